@@ -16,7 +16,7 @@ class CheckpointFile:
         self.path = path
 
     def load(self, node: str) -> Checkpoint | None:
-        """Returns what was saved last, or None on a host that never had an agent.
+        """Returns what was saved last, or None where there is none (see `first_checkpoint`).
 
         Raises CheckpointError if the file cannot be trusted: without it the agent does not know which grants it
         released for good, so it must not start as if the node were new.

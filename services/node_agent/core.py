@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from services.node_agent import gate, rehearsals, releases, resizes, start_checks, state, suspensions
 from services.node_agent import messages as m
-from services.node_agent.gpu_state import gpu_pods
+from services.node_agent.gone_gpus import GoneGpus
+from services.node_agent.gpu_state.evictions import Evictions
 from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.releases import Releases
@@ -44,8 +45,6 @@ SERVED_AFTER = (
     m.Tick,
 )
 """The inputs after which servers for other nodes may have to be started or ended."""
-EVICT_AGAIN_S = 15.0
-"""How often the agent repeats the request to evict the pods on an unhealthy GPU, if `evict_unhealthy` is set."""
 KEEP_TOMBSTONES = 8192
 """How many tombstones of acknowledged releases are kept. A finished pod's object keeps its grant for as long as it
 exists, so a later leader may still ask about it. More pods than this on one node means that the oldest are long
@@ -62,7 +61,6 @@ class Agent:
         evict_unhealthy: bool = False,
     ) -> None:
         self.node = node
-        self._evict_unhealthy = evict_unhealthy
         saved = checkpoint or Checkpoint(node=node)
         self.terms = Terms(newest=saved.term, closed=saved.closed_term, sync_number=saved.sync_number)
         self.store = GrantStore(suspensions.interrupted(saved.known), saved.leases)
@@ -70,7 +68,8 @@ class Agent:
         self.gpus = NodeGpus(node, saved, self.store, self._end_boot)
         self.syncs = Syncs(node, self.terms, store=self.store, released=self.released, gpus=self.gpus)
         self.servers = Servers(node, self.store, self.gpus, self._finish_release)
-        self._evict_at = 0.0
+        self._evictions = Evictions(self.store, self.gpus, enabled=evict_unhealthy)
+        self._gone_gpus = GoneGpus(node, self.store, self.gpus)
         self.resizes = Resizes(node, self.store, self.gpus)
         self.inputs = Inputs()
 
@@ -78,6 +77,7 @@ class Agent:
         return Checkpoint(
             version=state.VERSION,
             node=self.node,
+            checkpoint_id=self.gpus.checkpoint_id,
             term=self.terms.newest,
             generation=self.gpus.generation,
             boot_id=self.gpus.boot_id,
@@ -321,14 +321,9 @@ class Agent:
             if order.task is not None:
                 out += [m.Save(), m.SuspendSlices(order.received, (order.task,))]
         out += self.resizes.due()
-        if (
-            self._evict_unhealthy
-            and now >= self._evict_at
-            and (evictions := gpu_pods.evictions(self.gpus.by_uuid, self.store.known, self.store.is_running))
-        ):
-            self._evict_at = now + EVICT_AGAIN_S
-            out.append(m.EvictPods(evictions))
-        return out
+        for known, reason in self._gone_gpus.due(now):
+            out += [m.Save(), *self._finish_release(known.grant_id, known.grant.uid, reason, now)]
+        return out + self._evictions.due(now)
 
     # --- messages -----------------------------------------------------------------------------------------------
 

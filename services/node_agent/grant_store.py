@@ -6,7 +6,7 @@ A lease keeps its grant known until the lease ends.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 import msgspec
 
@@ -44,13 +44,15 @@ class GrantStore:
         known = self.find_by_pod(uid)
         return None if known is None or known.unbound or known.is_serving else known
 
-    def find_by_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
+    def find_by_claim(
+        self, claim: str, accepts: Callable[[KnownGrant], bool] = lambda _: True
+    ) -> tuple[str, tuple[str, ...]] | None:
         """The UID of the pod whose grant has parts for this ResourceClaim, and the names of those parts.
 
-        None if no grant is known. Pods may use a claim one after the other: the newest grant counts, and one that is
-        being released only if there is no other.
+        None if no such grant is known. Pods may use a claim one after the other: the newest grant counts, and one that
+        is being released only if there is no other.
         """
-        newest_first = [known for known in self._known.values() if not known.unbound][::-1]
+        newest_first = [known for known in self._known.values() if not known.unbound and accepts(known)][::-1]
         for known in sorted(newest_first, key=lambda known: known.releasing):
             entries = tuple(name for name, part in known.grant.grant.containers.items() if part.claim == claim)
             if entries:

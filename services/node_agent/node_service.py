@@ -8,15 +8,17 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from services.node_agent import commands
+from services.node_agent import commands, first_checkpoint
 from services.node_agent import messages as m
 from services.node_agent.checkpoint import CheckpointFile
+from services.node_agent.claim_search import ClaimSearch
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
 from services.node_agent.devices.monitor import DeviceMonitor
 from services.node_agent.gpu_state import job_mapping
 from services.node_agent.grant_wait import GrantWait
 from services.node_agent.mig.instances import MigInstances
+from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.publisher import Publisher
 from services.node_agent.remote.remote import remote_of
 from services.node_agent.remote_port import RemoteServing
@@ -42,7 +44,9 @@ class NodeRuntime:
         None: as the settings say."""
         self._ctx, self._config = ctx, config
         self._file = CheckpointFile(Path(config.checkpoint_file))
-        self.agent = Agent(config.node, self._file.load(config.node), evict_unhealthy=config.evict_unhealthy)
+        self.agent = Agent(
+            config.node, first_checkpoint.load(self._file, config), evict_unhealthy=config.evict_unhealthy
+        )
         boot_id = Path(config.boot_id_file).read_text().strip()
         self.mig = MigInstances(
             ctx,
@@ -84,6 +88,7 @@ class NodeRuntime:
         self.devices.remote = self.servers.ability
         job_mapping.register_metric(ctx.metrics, self._inventory, self.agent.live)
         self._grants = GrantWait(ctx, config.node, self.handle)
+        self._claims = ClaimSearch(self.agent.store, self._grants, PodCgroups(Path(config.cgroup_dir)))
         self._serial = asyncio.Lock()
         self._work: set[asyncio.Task[Any]] = set()
         self._unsaved = ""
@@ -96,7 +101,7 @@ class NodeRuntime:
         ctx, node = self._ctx, self._config.node
         await self.devices.start()
         self.mig.start(self.devices.refresh)
-        self.servers.start()
+        await self.servers.start()
         if self.strategies is not None:
             await self.strategies.start(self.devices.report_again)
         if self._remote is not None:
@@ -136,12 +141,8 @@ class NodeRuntime:
         return next(order for order in orders if isinstance(order, m.HandOver | m.RefuseStart))
 
     async def find_claim(self, claim: str) -> tuple[str, tuple[str, ...]] | None:
-        """The pod's UID and the parts of its grant that are for this ResourceClaim.
-
-        Waits for the grant if it is not known. None if it does not come.
-        """
-        find = partial(self.agent.store.find_by_claim, claim)
-        return find() or await self._grants.until(find, claim=claim)
+        """As ClaimSearch.find."""
+        return await self._claims.find(claim)
 
     def largest_container(self, uid: str) -> str:
         """The container with the largest share of this pod's grant, or "" if no grant is known."""

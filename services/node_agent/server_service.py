@@ -35,9 +35,15 @@ class ServerRunner:
         """What this node offers now."""
         return RemoteAbility() if self._port is None else self._port.ability()
 
-    def start(self) -> None:
-        if self._port is not None:
-            self._ctx.spawn(self._watch(self._port), name="servers")
+    async def start(self) -> None:
+        """Ends what no lease is for before the first order is heard: nothing else counts it. Raises OSError where it
+        does not end."""
+        if self._port is None:
+            return
+        await self.check(self._port)
+        if left := self._without_lease(self._port):
+            raise OSError(f"servers for other nodes run without a lease, and do not end: {sorted(left)}")
+        self._ctx.spawn(self._watch(self._port), name="servers")
 
     def carry_out(self, order: m.Serve | m.EndServer | m.ClientEnded) -> None:
         """In a task of its own: a server may take seconds, and other requests wait meanwhile."""
@@ -60,7 +66,10 @@ class ServerRunner:
                 case m.EndServer():
                     await self._tell(await self._end(order))
                 case m.ClientEnded() if self._port is not None:
-                    await self._port.client_ended(*key)
+                    try:
+                        await self._port.client_ended(*key)
+                    except OSError as error:  # the port looks after what is left itself
+                        self._ctx.log.error("client_not_ended", pod=order.uid, error=str(error))
 
     async def _serve(self, order: m.Serve) -> str:
         if self._port is None:
@@ -94,14 +103,12 @@ class ServerRunner:
             await self.check(port)
 
     async def check(self, port: RemoteServing) -> None:
-        running = port.running()
-        leased = {(live.uid, live.container): live.grant_id for live in self._agent.live() if live.remote is not None}
-        for key in self._up.keys() - running:
+        for key in self._up.keys() - port.running():
             async with self._locks.setdefault(key, asyncio.Lock()):
                 if key in self._up and key not in port.running():
                     grant_id = self._up.pop(key)
                     await self._tell(m.ServerEnded(*key, grant_id, by_itself="nothing of it runs any more"))
-        for uid, container in running - leased.keys():
+        for uid, container in self._without_lease(port):
             # Of an agent whose checkpoint was lost, or of a start that failed halfway.
             async with self._locks.setdefault((uid, container), asyncio.Lock()):
                 if not any((live.uid, live.container) == (uid, container) for live in self._agent.live()):
@@ -110,6 +117,10 @@ class ServerRunner:
                         await port.end(uid, "", container)
                     except OSError as error:
                         self._ctx.log.error("server_not_ended", pod=uid, container=container, error=str(error))
+
+    def _without_lease(self, port: RemoteServing) -> frozenset[Key]:
+        leased = {(live.uid, live.container) for live in self._agent.live() if live.remote is not None}
+        return port.running() - leased
 
 
 def client_containers(agent: Agent) -> frozenset[Key]:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import msgspec
 
+from services.node_agent import gone_gpus, start_checks
 from services.node_agent import messages as m
-from services.node_agent import start_checks
 from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore, Key
 from services.node_agent.state import KnownGrant, Lease
@@ -23,8 +23,6 @@ AGAIN_S = 2.0
 GIVE_UP_S = 60.0
 """After so long without a server the grant is given back for good, so that its pod gets a GPU elsewhere."""
 REBOOTED = "the node of its GPU rebooted"
-GONE = frozenset(("gpu-gone", "gpu-mig-mode", "mig-instance-gone"))
-"""Refusals of the gate that no waiting ends."""
 
 Release = Callable[[str, str, str, float], list[m.Command]]
 """Publishes the release of a grant of which nothing runs: grant id, pod's UID, reason, now."""
@@ -146,7 +144,7 @@ class Servers:
         server.again_at = now + AGAIN_S
         if server.failing_since < 0:
             server.failing_since = now
-        if code in GONE or now - server.failing_since >= GIVE_UP_S:
+        if code in gone_gpus.REASONS or now - server.failing_since >= GIVE_UP_S:
             return self._give_back(known, container, server, now, f"its server cannot be started: {sentence}")
         if server.refusal == code:
             return []

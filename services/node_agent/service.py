@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import ClassVar
 
+from services.node_agent import first_checkpoint
 from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
 from services.node_agent.fleet import Fleet
@@ -29,7 +30,7 @@ class NodeAgent(Service):
 
     async def start(self, ctx: Context) -> None:
         """Starts the agent. Raises ValueError if the settings name no node, CheckpointError if the checkpoint is
-        damaged."""
+        damaged or was lost."""
         config: Config = ctx.config
         hollow = config.hollow_nodes()
         if bool(hollow) == bool(config.node):
@@ -48,7 +49,7 @@ class NodeAgent(Service):
             await self._work(ctx, config)
         else:
             # What would keep this one from working is found before the other one is ended.
-            CheckpointFile(Path(config.checkpoint_file)).load(config.node)
+            first_checkpoint.load(CheckpointFile(Path(config.checkpoint_file)), config)
             if config.has_kubelet():
                 from services.node_agent import kubelet_service  # noqa: F401, PLC0415
             ctx.health.set("node", ok=True, detail="another agent works on this node; this one takes over when it ends")

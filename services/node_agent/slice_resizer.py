@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, MutableMapping
 
 from services.node_agent import messages as m
+from services.node_agent import moving
 from services.node_agent.bursts import Bursts
 from services.node_agent.core import Agent
 from services.node_agent.strategies.slices import Key, Slice, slice_of
 from services.node_agent.strategies.suspension import Suspender
 from shared.model.grant import Grant
+from shared.model.suspension import Suspension, goes_to_host
 from shared.model.units import MIB
 from shared.service import Context
 
@@ -26,16 +28,23 @@ async def carry_out(resizer: SliceResizer | None, order: m.ResizeSlices) -> m.Re
     return await resizer.resize(order)
 
 
-def as_it_is_now(agent: Agent, order: m.HandOver, slice_: Slice, grant: Grant | None) -> Slice:
-    """The slice of a container that starts, with the amounts of this moment: its grant may have been resized since the
-    order. Raises ValueError while it is being shrunk; the kubelet tries again."""
-    if (why := agent.resizes.start_refusal(order.grant_id)) is not None:
-        raise ValueError(why[1])
+def as_it_is_now(
+    agent: Agent, order: m.HandOver, slice_: Slice, grant: Grant | None
+) -> tuple[Slice, Suspension | None]:
+    """The slice of a container that starts, with amounts and suspension of this moment: its pod may have been resized,
+    suspended or resumed since the order. Raises ValueError where it must not start any more; the kubelet tries
+    again."""
     known = agent.store.get(order.grant_id)
-    share = None if known is None else known.share(order.container)
-    if share is None or share == order.share:
-        return slice_
-    return slice_of(order.uid, order.container, share, grant, agent.node)
+    if known is None or known.releasing:
+        raise ValueError("the pod's grant is being released, so none of its containers may start")
+    if goes_to_host(known.grant.suspension):
+        raise ValueError("the pod was suspended by checkpoint meanwhile; the kubelet tries again")
+    if (why := agent.resizes.start_refusal(order.grant_id) or moving.start_refusal(known)) is not None:
+        raise ValueError(why[1])
+    share = known.share(order.container)
+    if share is not None and share != order.share:
+        slice_ = slice_of(order.uid, order.container, share, grant, agent.node)
+    return slice_, known.grant.suspension
 
 
 class SliceResizer:

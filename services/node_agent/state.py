@@ -163,6 +163,9 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     version: int = VERSION
     node: str
+    checkpoint_id: str = ""
+    """Drawn on a host without a checkpoint, and kept in each one that follows. Empty: the first one was written by a
+    version that drew none."""
     term: int = 0
     generation: int = 0
     boot_id: str = ""

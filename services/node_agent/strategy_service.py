@@ -198,13 +198,9 @@ class Strategies:
             return ContainerEdits()
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
         await self._bursts.make_room_to_start(slice_)
-        slice_ = as_it_is_now(self._agent, order, slice_, grant)
-        driver.prepare(
-            slice_,
-            override_for(
-                order.suspension, self._registry.override_of(slice_.key), [part.uuid for part in slice_.parts]
-            ),
-        )
+        slice_, suspension = as_it_is_now(self._agent, order, slice_, grant)
+        gpus = [part.uuid for part in slice_.parts]
+        driver.prepare(slice_, override_for(suspension, self._registry.override_of(slice_.key), gpus))
         if order.share.strategy not in self._with_block:
             self._prepared[slice_.key] = slice_
         await self._limits.apply(order.uid)

@@ -37,6 +37,8 @@ class _Call:
     def __init__(self, future: asyncio.Future[Any]) -> None:
         self.future = future
         self.thread_id = 0
+        self.hung = False
+        """Whether its time limit has passed."""
 
 
 class Worker:
@@ -48,10 +50,14 @@ class Worker:
     async def call(self, function: Callable[[], T]) -> T:
         """Returns or raises what the function does. Raises Hung if it takes longer than the time limit.
 
-        A hung thread is left behind. No other call is made until it has returned.
+        A hung thread is left behind. No other call is made until it has returned. A call whose caller was cancelled has
+        as much time again: it is no sign of a hang that another call comes meanwhile.
         """
-        if self._running is not None and not self._running.future.done():
-            raise Hung(f"an earlier call has not returned for more than {self._timeout_s:g} s")
+        earlier = self._running
+        if earlier is not None and not earlier.future.done():
+            if earlier.hung:
+                raise Hung(f"an earlier call has not returned for more than {self._timeout_s:g} s")
+            await self._wait(earlier)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         call = self._running = _Call(future)
@@ -74,6 +80,7 @@ class Worker:
                 begun = before or Look(now.at_ns)
                 counted_s += counted_ns(begun, now, round(interval_s * 1e9)) / 1e9
             before, passed_s = now, time.monotonic() - began_s
+            call.hung = counted_s >= self._timeout_s or passed_s >= STARVED_TIMES * self._timeout_s
             if counted_s >= self._timeout_s:
                 raise Hung(f"no answer within {self._timeout_s:g} s")
             if passed_s >= STARVED_TIMES * self._timeout_s:

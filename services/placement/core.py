@@ -237,6 +237,7 @@ class Core:
             case m.FactsSeen():
                 self._facts(event, now)
             case m.InventorySeen():
+                self.resizer.inventory_coming(event.inventory)
                 self._out += self.nodes.inventory(event.inventory, now)
                 self.signals.inventory_changed(event.inventory.node)
                 self._capacity_changes.note()
@@ -509,8 +510,7 @@ class Core:
         if orders:
             self._out.append(m.SendPatches(orders))
         # In a batch of their own: a watcher of the version before does not know them, and refuses the whole batch.
-        signals = self.signals.due(now)
-        if signals:
+        if signals := self.signals.due(now):
             self._out.append(m.SendPatches(signals))
         if groups := self.pod_groups.due(now):
             # In a message of its own: a watcher of the version before cannot read it.

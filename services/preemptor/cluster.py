@@ -56,7 +56,9 @@ class Cluster:
             case m.AgentLost():
                 self.book.retire_agent(event.node)
             case m.GrantOver():
-                self.book.release(event.grant_id)
+                # Where its GPU is gone the node's capacity stays as it was.
+                if (held := self.book.release(event.grant_id)) is not None:
+                    self.changed_nodes.note(held.nodes)
 
     def _release_ended(self, known: Collection[str]) -> None:
         """Releases the grants of pods that had ended before this process heard of them.

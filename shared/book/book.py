@@ -143,8 +143,8 @@ class Book(Ledger):
     def _succeed(self, old: PodState, state: PodState) -> None:
         """What is true of the pod beside what was read of it."""
         state.charged, state.grant_id, state.returned = old.charged, old.grant_id, old.returned
-        state.seen_bound = old.seen_bound
-        state.excluded = old.excluded
+        state.seen_bound, state.excluded = old.seen_bound, old.excluded
+        state.suspension = None if state.returned else state.suspension
         state.uses, state.network_milli = state.uses or old.uses, old.network_milli
         if old.charged:
             # The pod may need another amount now (a resize): take the old one back and charge the new.
@@ -174,7 +174,7 @@ class Book(Ledger):
         grant = _living_grant(state)
         if state.excluded and grant is not None:
             # A Binding of the past, which its leader's successors know nothing of: its GPUs may be another's by now.
-            state.returned, grant = grant.grant_id, None
+            state.returned, state.suspension, grant = grant.grant_id, None, None
         known = self.grants.get(state.grant_id) if state.grant_id else None
         if state.charged != node:
             self._uncharge(state)
@@ -263,7 +263,7 @@ class Book(Ledger):
         if held is not None and state is not None and state.grant_id == grant_id:
             state.grant_id = ""
             if held.phase != "holding":
-                state.returned = grant_id
+                state.returned, state.suspension = grant_id, None
         return held
 
     # --- nodes ------------------------------------------------------------------------------------------------

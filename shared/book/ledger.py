@@ -257,10 +257,10 @@ class Ledger:
     # --- nodes ------------------------------------------------------------------------------------------------
 
     def put_inventory(self, inventory: Inventory) -> None:
-        """The agent's inventory. An older generation of the same boot changes nothing."""
+        """The agent's inventory. An older generation of the same boot and checkpoint changes nothing."""
         node = self._node(inventory.node)
         old = node.inventory
-        if old is not None and old.boot_id == inventory.boot_id and old.generation > inventory.generation:
+        if old is not None and old.era == inventory.era and old.generation > inventory.generation:
             return
         node.inventory = inventory
         self._rebuild_gpus(node)

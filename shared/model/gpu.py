@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
 
@@ -139,12 +139,23 @@ class HostMemory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         checked("back_mib_per_s", self.back_mib_per_s)
 
 
+class Era(NamedTuple):
+    """What an agent remembers of its node begins with it: a boot, and a checkpoint that was not lost meanwhile."""
+
+    boot_id: str
+    checkpoint_id: str
+
+
+NO_ERA = Era("", "")
+
+
 class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A node agent's report of its node. `generation` grows with every change under one boot id."""
+    """A node agent's report of its node."""
 
     node: str
     boot_id: str
     generation: int = 0
+    """Grows with every change under one boot and checkpoint id."""
     gpus: tuple[Gpu, ...] = ()
     links: tuple[Link, ...] = ()
     nics: tuple[Nic, ...] = ()
@@ -170,6 +181,13 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     anything for a set time, and none waits to. A suspended pod stays in it until one of them wants the GPU."""
     woken_grants: dict[str, float] = {}
     """By ID of grants whose pods are suspended and were idle: since when a program wants the GPU."""
+    checkpoint_id: str = ""
+    """Another one under the same boot id: the agent found no checkpoint at its start, so it has forgotten which grants
+    it knew and which it released, and its generations begin anew."""
+
+    @property
+    def era(self) -> Era:
+        return Era(self.boot_id, self.checkpoint_id)
 
     def __post_init__(self) -> None:
         checked("the number of GPUs", len(self.gpus), MOST_GPUS)

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
-from services.node_agent import grant_wait, releases
+from services.node_agent import gone_gpus, grant_wait, releases
 from services.node_agent import messages as m
 from services.node_agent.checkpoint import CheckpointFile
 from services.node_agent.config import Config
@@ -292,6 +292,25 @@ async def test_a_release_is_sent_to_placement_on_the_subject_of_the_node(
     assert set(heard) == {("n1", "g-a")}
 
 
+async def test_the_grant_of_a_gpu_that_is_missing_after_a_boot_is_given_back(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[tuple[str, str]] = []
+
+    async def placement(incoming: Incoming) -> None:
+        heard.append((subjects.sender(incoming.subject), decode(incoming.payload, Released).reason))
+
+    await bus.subscribe(subjects.RELEASES_ALL, placement)
+    monkeypatch.setattr(gone_gpus, "AFTER_S", 0.0)
+    async with agent(nats, host):
+        assert (await ask(bus, "grant", grant("a"), Accepted)).ok
+    (host / "boot_id").write_text("boot-2\n")
+    become(host, ONE.replace("GPU-a", "GPU-b"))
+    async with agent(nats, host):
+        await eventually(lambda: heard)
+    assert set(heard) == {("n1", "GPU GPU-a is no longer on its node")}
+
+
 async def test_a_release_is_repeated_after_the_wall_clock_was_set_back(
     nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -537,3 +556,22 @@ async def test_the_agent_does_not_start_with_a_damaged_checkpoint(
     with pytest.raises(CheckpointError, match="move the file away"):
         async with agent(nats, host):
             raise AssertionError("it started")
+
+
+async def test_an_agent_that_has_lost_its_checkpoint_says_so(nats: EmbeddedServer, bus: NatsBus, host: Path) -> None:
+    async def names() -> str:
+        seen = await stored(bus)
+        return "" if seen is None else seen.checkpoint_id
+
+    async with agent(nats, host):
+        first = await eventually(names)
+    async with agent(nats, host):
+        await eventually(lambda: _has_state(bus, "healthy"))
+        assert await names() == first
+    (host / "state" / "agent.json").unlink()
+    async with agent(nats, host):
+
+        async def names_another() -> bool:
+            return await names() not in ("", first)
+
+        await eventually(names_another)

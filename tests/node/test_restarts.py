@@ -84,6 +84,31 @@ async def test_a_pod_created_while_the_agent_is_down_is_rejected_and_released(cl
     await cluster.free()
 
 
+async def test_an_agent_that_has_lost_its_checkpoint_starts_when_its_pods_have_ended(cluster: NodeCluster) -> None:
+    """Else it would report the GPU of a container as free that still runs while its pod is deleted."""
+    await cluster.create_pod("runs", gpu_memory="3Gi")
+    pod = (await cluster.running("runs"))["runs"]
+    cluster.agent.kill()
+    cluster.sandbox.run("rm", cluster.agent.checkpoint_file)
+    cluster.agent.start()
+    await eventually(
+        lambda: cluster.sandbox.status("agent"), within_s=WITHIN_S, every_s=0.1, what="the agent ends with an error"
+    )
+    said = cluster.sandbox.log("agent")
+    assert f"{cluster.agent.checkpoint_file} is missing" in said
+    assert pod["metadata"]["uid"] in said
+    assert container_id((await cluster.running("runs"))["runs"]) == container_id(pod)
+
+    await cluster.delete("runs")
+    await cluster.gone("runs")
+    cluster.agent.start()
+    await cluster.offered()
+    await cluster.free()
+    await cluster.create_pod("next", gpu_memory="4Gi")
+    following = (await cluster.running("next"))["next"]
+    assert given(await cluster.inside("next")) == expected(cluster, following)
+
+
 async def test_a_container_that_restarts_in_place_gets_the_same_slice(cluster: NodeCluster) -> None:
     await cluster.create_pod("crash", gpu_memory="3Gi", gpu_compute="20")
     first = (await cluster.running("crash"))["crash"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+T = TypeVar("T")
 
 
 class Poll(NamedTuple):
@@ -65,6 +67,18 @@ class Clock:
     @property
     def next_at(self) -> float:
         return self._things[0][0] if self._things else float("inf")
+
+
+def first_only(do: Callable[[T], None]) -> Callable[[T], None]:
+    """Does it for the first call alone: a request has one answer, and none after its time-out."""
+    waits = [True]
+
+    def answered(answer: T) -> None:
+        if waits:
+            waits.pop()
+            do(answer)
+
+    return answered
 
 
 class Network:

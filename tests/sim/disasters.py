@@ -1,5 +1,5 @@
 """Rare and large faults: stores that are restored from a backup, clocks that jump, watchers that lag, GPUs that are
-numbered anew.
+numbered anew; and machines that are repaired: another GPU in a slot, or a lost checkpoint of the agent.
 
 A part of the worlds has them. All is drawn from a generator of its own, so that the other worlds stay what they are.
 What is promised after etcd was restored is less than the rest, and is in docs/decisions/0261.
@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from services.node_agent import gone_gpus
 from services.simulator.cluster import SimulatedCluster
 from shared.contracts.facts import Fact, Gone, Put
 
@@ -18,6 +19,11 @@ if TYPE_CHECKING:
     from tests.sim.simulation import Simulation
 
 PART = 0.25
+REPAIRED_PART = 0.2
+"""How many worlds have machines that are repaired."""
+PASSES_EVERY_S = 6.0
+"""How often it is looked, when all is calm, whether time has to pass. An agent looks every two seconds."""
+REPAIRS = ("lose_checkpoint", "replace_gpu")
 KINDS = ("restore_etcd", "restore_nats", "lag", "jump", "sleep", "renumber")
 BUMP = 1_000_000
 """`etcdutl snapshot restore --bump-revision`: no resourceVersion comes a second time."""
@@ -48,6 +54,9 @@ class Disasters:
         self.rng = random.Random(f"{seed} disasters")
         self.drawn = self.rng.random() < PART
         self._kinds = [kind for kind in KINDS if self.rng.random() < 0.5] or list(KINDS)
+        self.repairs = random.Random(f"{seed} repairs")
+        self.repaired = self.repairs.random() < REPAIRED_PART
+        """Whether machines are repaired."""
         self.happened: Counter[str] = Counter()
         self._etcd: list[dict[str, dict[tuple[str, str], dict]]] = []  # type: ignore[type-arg]
 
@@ -55,6 +64,8 @@ class Disasters:
         if self.drawn:
             self._back_up()
             self._simulation.clock.after(self.rng.uniform(5.0, 15.0), self._strike)
+        if self.repaired:
+            self._simulation.clock.after(self.repairs.uniform(5.0, 20.0), self._repair)
 
     def _back_up(self) -> None:
         simulation = self._simulation
@@ -136,3 +147,31 @@ class Disasters:
             node.ahead_s = -self._simulation.clock.now
         node.reboot()
         self._simulation.record()
+
+    def _repair(self) -> None:
+        simulation, draw = self._simulation, self.repairs
+        if simulation.network.calm:
+            return
+        kind, node = draw.choice(REPAIRS), draw.choice(list(simulation.nodes.values()))
+        if simulation.remote:
+            kind = "replace_gpu"  # a server begins by the word of a sync alone, so one that was void may begin (0287)
+        self.happened[kind] += 1
+        simulation.last_fault = kind
+        if kind == "replace_gpu":
+            node.replace_gpu(draw.randrange(node.gpus))
+        else:
+            simulation.delete_void_pods(node.name)
+            node.lose_checkpoint(reboots=draw.random() < 0.5)
+        simulation.record()
+        simulation.clock.after(draw.uniform(3.0, 20.0), self._repair)
+
+    def calm(self) -> None:
+        """So much time passes on the nodes that what a replaced GPU had is given back."""
+        if self.repaired:
+            self._simulation.clock.after(PASSES_EVERY_S, self._pass_time)
+
+    def _pass_time(self) -> None:
+        if any(self._simulation.unreplaced()):
+            for node in self._simulation.nodes.values():
+                node.ahead_s += gone_gpus.AFTER_S
+        self._simulation.clock.after(PASSES_EVERY_S, self._pass_time)

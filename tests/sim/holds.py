@@ -9,6 +9,7 @@ from services.node_agent import messages as a
 from services.placement import messages as m
 from services.placement.leader.session import HOLD_ANSWER_S
 from shared.contracts.node_commands import NodeHoldAnswer
+from tests.sim.clock import first_only
 
 if TYPE_CHECKING:
     from tests.sim.leaders import Leader
@@ -20,15 +21,15 @@ BECOMES_QUIET = 0.8
 
 def ask(simulation: Simulation, leader: Leader, order: m.SendHold) -> None:
     node, asked = simulation.nodes[order.hold.node], order.hold
-    waits = [bool(asked.hold_s)]
 
-    def answered(reason: str) -> None:
-        if waits.pop() if waits else False:
+    def said_first(reason: str) -> None:
+        if asked.hold_s:
             simulation.turns.happened["held", "refused" if reason else "quiet"] += 1
             leader.hear(
                 m.HoldAnswered(order.plan_id, order.gang, order.attempt, asked.node, ok=not reason, reason=reason)
             )
 
+    answered = first_only(said_first)
     in_session = leader.while_leading
     calm, draw = simulation.network.calm, simulation.turns.rng
 

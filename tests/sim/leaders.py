@@ -18,6 +18,7 @@ from shared.contracts.explain import Advice
 from shared.contracts.facts import Fact
 from shared.contracts.queries import AdviseQuery
 from tests.sim import holds
+from tests.sim.clock import first_only
 from tests.sim.feeds import UNANSWERED_S, FeedReader
 from tests.sim.nats import Violation
 from tests.support.harness.invariants import check
@@ -207,12 +208,7 @@ class Leader:
             if isinstance(request, Pause):
                 self._soon(0.5, self.while_leading(lambda: go(lambda: steps.send(None))))
                 return
-            open_ = [True]
-
-            def answered(resume: Callable[[], Request]) -> None:
-                if open_[0] and self._session == session:
-                    open_[0] = False
-                    go(resume)
+            answered = first_only(lambda resume: go(resume) if self._session == session else None)
 
             def at_server() -> None:
                 try:

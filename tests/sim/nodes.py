@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,9 @@ class SimNode:
         """The numbers of its GPUs, in this boot."""
         self.ahead_s = 0.0
         """By how much its monotonic clock is ahead."""
-        self._boots = 1
+        self._boots, self._checkpoints = 1, 0
+        self._replaced: Counter[str] = Counter()
+        """How often the GPU of a slot was replaced, by the UUID of the first one."""
         self.saved = msgspec.msgpack.encode(Checkpoint(node=name))
         self.agent = Agent(name)
         self.alive = True
@@ -83,10 +86,8 @@ class SimNode:
     def restart_agent(self) -> None:
         if not self.alive:
             self.simulation.clock.tell(f"the agent of {self.name} restarts")
-            self.alive = True
             self.changed()
-            self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
-            self._idlers.agent_begins()
+            self._begin_agent()
             self._inventory()
             for lease in self.agent.store.leases:
                 if (lease.uid, lease.container) not in self.running:
@@ -95,6 +96,33 @@ class SimNode:
     def reboot(self) -> None:
         self.simulation.clock.tell(f"{self.name} reboots")
         self._boots += 1
+        self._end_all()
+        self._begin_agent()
+        self._inventory()
+
+    def lose_checkpoint(self, *, reboots: bool) -> None:
+        """The machine is installed anew; or all its containers have ended, its agent's files are deleted, and the agent
+        starts again, as it demands where they are damaged. The kubelet starts again what is bound here."""
+        self._checkpoints += 1
+        self.saved = msgspec.msgpack.encode(Checkpoint(node=self.name, checkpoint_id=str(self._checkpoints)))
+        if reboots:
+            self.simulation.clock.tell(f"{self.name} is installed anew")
+            self._seen.clear()
+            self.reboot()
+            return
+        self.simulation.clock.tell(f"all containers of {self.name} end, and its agent starts without a checkpoint")
+        self._end_all()
+        self._begin_agent()
+        self._inventory()
+
+    def replace_gpu(self, number: int) -> None:
+        """The node reboots with another GPU in this slot."""
+        uuid = f"{self.name}-gpu-{number}"
+        self._replaced[uuid] += 1
+        self.simulation.clock.tell(f"GPU {uuid} is replaced")
+        self.reboot()
+
+    def _end_all(self) -> None:
         self.simulation.lost |= {grant_id for key, (grant_id, _) in self.running.items() if key in self._servers}
         self.simulation.lost |= {known.grant_id for known in self.agent.store.known if known.is_serving}
         self.running = {}
@@ -102,11 +130,11 @@ class SimNode:
         self._servers.clear()
         self._orders.clear()
         self.changed()
-        if self.alive:
-            self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
+
+    def _begin_agent(self) -> None:
         self.alive = True
+        self.agent = Agent(self.name, msgspec.msgpack.decode(self.saved, type=Checkpoint))
         self._idlers.agent_begins()
-        self._inventory()
 
     def changed(self) -> None:
         """Something else runs here now, or with other amounts: the node's journal says what."""
@@ -123,6 +151,13 @@ class SimNode:
 
     def _inventory(self) -> None:
         seen = build.inventory(self.name, gpus=self.gpus, boot=f"{self.name}-boot-{self._boots}")
+        present = tuple(
+            msgspec.structs.replace(gpu, uuid=f"{gpu.uuid}-{self._replaced[gpu.uuid]}")
+            if self._replaced[gpu.uuid]
+            else gpu
+            for gpu in seen.gpus
+        )
+        seen = msgspec.structs.replace(seen, gpus=present)
         if self.indices != sorted(self.indices):
             numbered = zip(seen.gpus, self.indices, strict=True)
             gpus = sorted((msgspec.structs.replace(gpu, index=i) for gpu, i in numbered), key=lambda gpu: gpu.index)

@@ -12,9 +12,9 @@ from services.preemptor.config import Config
 from services.preemptor.core import Core
 from services.preemptor.wall_clock import ClockSetBack, WallClock
 from shared.contracts.commands import Answer, Evict
-from shared.contracts.explain import Advice
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.gpu import Inventory
+from tests.sim.clock import first_only
 from tests.sim.feeds import FeedReader
 from tests.sim.migrations import PATIENCE
 from tests.sim.nats import Violation
@@ -165,12 +165,8 @@ class Preemptor:
         self._soon(ANSWER_S, lambda: self.answered(Reserved(plan_id=plan.plan_id, ok=False, again=True)))
 
     def _ask_advice(self, command: pm.AskAdvice) -> None:
-        simulation, open_, awake = self.simulation, [True], self._awake
-
-        def advised(advice: Advice | None) -> None:
-            if open_[0]:
-                open_[0] = False
-                self._feed(pm.Advised(advice))
+        simulation, awake = self.simulation, self._awake
+        advised = first_only(lambda advice: self._feed(pm.Advised(advice)))
 
         def ask(leader: Leader) -> None:
             leader.advise(
@@ -185,17 +181,13 @@ class Preemptor:
     def _execute(self, plan_id: str, orders: tuple[Evict, ...]) -> None:
         if not orders:
             return
-        simulation, open_ = self.simulation, [True]
+        simulation = self.simulation
         if self.core.executions[plan_id].plan.turn:
             raise Violation(f"T2: {plan_id} is for a turn, and evicts {[order.name for order in orders]}")
         uids = tuple(order.uid for order in orders)
         simulation.migrations.evicts(self.core.executions[plan_id].plan, uids)
 
-        def answered(failed: tuple[Answer, ...]) -> None:
-            if open_[0]:
-                open_[0] = False
-                self._feed(pm.Evicted(plan_id, uids, failed))
-
+        answered = first_only(lambda failed: self._feed(pm.Evicted(plan_id, uids, failed)))
         watcher = simulation.rng.choice(simulation.watchers)
         awake = self._awake
 

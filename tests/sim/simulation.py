@@ -16,7 +16,7 @@ from shared.contracts.facts import Fact, Put
 from shared.model import names
 from shared.model.grant import ContainerGrant, Grant, decode_grant, serving_node
 from shared.model.objects import Pod
-from shared.model.suspension import annotated_suspension, left_of
+from shared.model.suspension import annotated_suspension, decode_suspension, left_of
 from shared.scheduling.transaction import Transaction
 from tests.sim.checker import GrantChecker
 from tests.sim.clock import Clock, Network
@@ -105,6 +105,8 @@ class Simulation:
         self.lost: set[str] = set()
         """Grants whose server ended with its node, and nodes that were deleted: pods on such GPUs have to be replaced.
         """
+        self._voided: set[str] = set()
+        """Grants that were found void. An agent that has lost its checkpoint does not know that they are."""
         self.reserve_after_s = self._drawn_patience(seed)
         """How long the head of the queue waits before capacity is reserved for it; 0: none ever is."""
         self.bound_at: dict[str, float] = {}
@@ -162,6 +164,7 @@ class Simulation:
             self.rng,
             self.turns.rng,
             self.disasters.rng,
+            self.disasters.repairs,
             self.resizes,
             self.remote_rng,
             self.mig.rng,
@@ -545,6 +548,7 @@ class Simulation:
             node.restart_agent()
             node.rogue = False
         self.turns.calm()
+        self.disasters.calm()
 
     def to_node(self, leader: Leader, name: str, order: Input) -> None:
         """NATS keeps the order of each subscription; the agent has one for each kind of order."""
@@ -573,7 +577,7 @@ class Simulation:
             if serving_node(grant) not in ("", pod["spec"]["nodeName"]):
                 self.remote_bound.add(grant.grant_id)
             if self._is_void(grant):
-                excused = self._is_lost(grant, pod) or pod["metadata"]["uid"] in self.ever_excluded
+                excused = self.is_lost(grant, pod) or pod["metadata"]["uid"] in self.ever_excluded
                 if not excused and not pod["metadata"].get("deletionTimestamp"):
                     raise Violation(
                         f"P5: {pod['metadata']['name']} lives and is bound with {grant.grant_id}, which its "
@@ -608,23 +612,48 @@ class Simulation:
         if key in node.running:
             return node.slices.taken(key, container)
         known = node.agent.store.get(grant.grant_id)
-        if known is None or known.grant.suspension is None:
-            return container
-        return left_of(grant, known.grant.suspension).containers[name]
+        if known is None:  # such an agent has lost its checkpoint: it will be told the grant as it is annotated
+            text = annotated_suspension(pod["metadata"]["annotations"])
+            suspension = decode_suspension(text) if text else None
+        else:
+            suspension = known.grant.suspension
+        return container if suspension is None else left_of(grant, suspension).containers[name]
 
     def _is_void(self, grant: Grant) -> bool:
         """No container will ever start by it, and none runs by it."""
-        nodes = {share.node for container in grant.containers.values() for share in container.gpus}
-        return all(
-            self.nodes[name].agent.syncs.is_void(grant) and not self.nodes[name].runs(grant.grant_id) for name in nodes
-        )
+        nodes = [
+            self.nodes[name]
+            for name in {share.node for container in grant.containers.values() for share in container.gpus}
+        ]
+        known = any(node.agent.store.get(grant.grant_id) is not None or node.runs(grant.grant_id) for node in nodes)
+        if not known and all(node.agent.syncs.is_void(grant) for node in nodes):
+            self._voided.add(grant.grant_id)
+        return not known and grant.grant_id in self._voided
 
-    def _is_lost(self, grant: Grant, pod: dict[str, Any]) -> bool:
-        """Whether it came back with a backup of etcd, or its GPU is one of another node, and one of the two nodes went
-        away with it."""
+    def is_lost(self, grant: Grant, pod: dict[str, Any]) -> bool:
+        """Whether it came back with a backup of etcd, its GPU was replaced, or its GPU is one of another node, and one
+        of the two nodes went away with it."""
         serving = serving_node(grant)
         gone = bool(self.lost & {grant.grant_id, serving, pod["spec"]["nodeName"]})
-        return grant.grant_id in self.revived or (bool(serving) and gone)
+        return grant.grant_id in self.revived or self._gpu_is_gone(grant) or (bool(serving) and gone)
+
+    def delete_void_pods(self, node: str) -> None:
+        """An administrator deletes what stays bound there though its grant is void: an agent without a checkpoint would
+        take it for granted again (0287)."""
+        for pod in list(self.api.all("Pod")):
+            grant = bound_grant(pod)
+            gpus = [] if grant is None else [gpu for part in grant.containers.values() for gpu in part.gpus]
+            if grant is not None and grant.grant_id in self._voided and node in {gpu.node for gpu in gpus}:
+                name = pod["metadata"]["name"]
+                self.clock.tell(f"{name} is deleted: its grant is void")
+                self.api.delete("Pod", "default", name, {"gracePeriodSeconds": 0}, self.clock.now)
+
+    def _gpu_is_gone(self, grant: Grant) -> bool:
+        return any(
+            share.uuid not in self.nodes[share.node].agent.gpus.by_uuid
+            for container in grant.containers.values()
+            for share in container.gpus
+        )
 
     def leading(self) -> Core | None:
         for leader in self.leaders:
@@ -642,9 +671,17 @@ class Simulation:
         if core.nodes.synced_count < len(self.nodes):
             return False
         leaving = any(g.phase == "leaving" for g in core.book.grants.values())
-        if next(self._resizes(core), "") or not self.turns.at_rest(core):
+        if next(self._resizes(core), "") or not self.turns.at_rest(core) or any(self.unreplaced()):
             return False
         return not leaving and all(group.unschedulable for group in core.queue.groups.values())
+
+    def unreplaced(self) -> Iterator[str]:
+        """Pods that are bound to a GPU which is gone, and whose nodes have yet to give their grants back."""
+        for pod in self.api.all("Pod") if self.disasters.repaired else ():
+            ends = pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") in ("Succeeded", "Failed")
+            grant = None if ends else bound_grant(pod)
+            if grant is not None and self._gpu_is_gone(grant) and not self._is_void(grant):
+                yield pod["metadata"]["name"]
 
     def _finish(self) -> None:
         core = self.leading()
@@ -689,7 +726,7 @@ class Simulation:
             for at in {node, serving_node(grant) or node}:
                 runs = self.nodes[at].running.get((meta["uid"], container))
                 # A bare pod stays, with an Event, where its grant was given back by the node of its GPU.
-                replaced = self._is_lost(grant, pod) and not meta.get("ownerReferences")
+                replaced = self.is_lost(grant, pod) and not meta.get("ownerReferences")
                 # A suspended pod whose containers do not run yet starts when it has resumed.
                 waits = self.turns.drawn and bool(annotated_suspension(meta["annotations"]))
                 if runs is None and not waits and not ((excluded or replaced) and self._is_void(grant)):
@@ -716,8 +753,8 @@ class Simulation:
         for pod in self.api.all("Pod"):
             notes = pod["metadata"].get("annotations") or {}
             asked = names.ANNOTATION_RESIZE in notes and not annotated_suspension(notes) and self._may_resize(pod)
-            if (grant := bound_grant(pod)) is not None and grant.grant_id in self.revived:
-                continue  # its node has been told to release it
+            if (grant := bound_grant(pod)) is not None and self.is_lost(grant, pod):
+                continue  # its node releases it
             going = pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") in ("Succeeded", "Failed")
             said = core.resizer.explain(pod["metadata"]["uid"]) if asked and not going else None
             if (
@@ -730,7 +767,7 @@ class Simulation:
     def _check_resize(self, core: Core, pod: dict[str, Any], grant: Grant) -> None:
         """The book counts no more than a pod's grant when nothing is under way."""
         resized = names.ANNOTATION_RESIZE in pod["metadata"]["annotations"] and self._may_resize(pod)
-        resized &= grant.grant_id not in self.revived  # its node may have released it already
+        resized &= not self.is_lost(grant, pod)  # its node may have released it already
         held = core.book.grants[grant.grant_id] if resized else None
         if held is not None and (held.whole or held.grant).containers != grant.containers:
             raise Violation(f"P7: the book counts something else than the grant of {pod['metadata']['name']}")

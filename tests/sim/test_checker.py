@@ -189,7 +189,7 @@ def test_a_node_without_a_device_gate_shows_too(monkeypatch: pytest.MonkeyPatch)
 def test_starting_by_a_hold_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """*Bound first* left out: a server starts for a decision whose pod is not bound."""
     monkeypatch.setattr(KnownGrant, "unbound", property(lambda self: False))
-    assert _finds("C2", range(360, 600))
+    assert _finds("C2", range(750, 850))
 
 
 @pytest.mark.usefixtures("alone")

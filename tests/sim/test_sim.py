@@ -204,7 +204,7 @@ def test_trusting_a_log_without_its_mark_would_be_detected(monkeypatch: pytest.M
         return "seen" if seen >= term else ""
 
     monkeypatch.setattr(Recovery, "lost", only_what_watchers_met)
-    assert _violated(range(300)).startswith(("P1", "P2"))
+    assert _violated(range(10, 300)).startswith(("P1", "P2"))
 
 
 def test_taking_decisions_over_without_touching_after_a_loss_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -321,13 +321,13 @@ class Turns:
             gone = pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") in ("Succeeded", "Failed")
             if gone or names.ANNOTATION_GRANT not in notes or not pod["spec"].get("nodeName"):
                 continue
-            if uid in simulation.untouchable | simulation.ever_excluded:
+            grant = decode_grant(notes[names.ANNOTATION_GRANT])
+            if uid in simulation.untouchable | simulation.ever_excluded or simulation.is_lost(grant, pod):
                 continue
             if suspension is not None and self.phase == "draining":
                 return f"{pod['metadata']['name']} has not resumed"
-            grant_id = decode_grant(notes[names.ANNOTATION_GRANT]).grant_id
-            if suspension is not None and suspension.action == "checkpoint" and grant_id not in simulation.revived:
-                checkpointed.add(grant_id)
+            if suspension is not None and suspension.action == "checkpoint":
+                checkpointed.add(grant.grant_id)
             for node in simulation.nodes.values():
                 if not node.slices.is_as_ordered(uid, suspension):
                     return f"{pod['metadata']['name']} is not yet as ordered on {node.name}: {suspension}"

@@ -71,11 +71,13 @@ class Agent:
         self.port = free_ports(1)[0]
         self.pid = 0
         """Inside."""
+        self.checkpoint_file = f"/var/lib/kerf/{checkpoint}.json"
+        """Inside."""
         self._environment = {
             "KERF_NODE": NODE,
             "KERF_NATS_URL": nats_url,
             "KERF_HTTP_PORT": str(self.port),
-            "KERF_CHECKPOINT_FILE": f"/var/lib/kerf/{checkpoint}.json",
+            "KERF_CHECKPOINT_FILE": self.checkpoint_file,
             "KERF_DRIVER_ROOT": DRIVER_ROOT,
             "KERF_DRA": "true",
             "KERF_MOUNT_SLICES": "true",

@@ -16,6 +16,7 @@ from services.node_agent.canary.verdict import DriverLimit, Proof
 from services.node_agent.config import Config
 from services.node_agent.devices.memory_limits import NO_LIMIT, MemoryLimitError, MemoryLimitsUnsupported
 from services.node_agent.devices.monitor import DeviceMonitor
+from services.node_agent.processes import child
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies.control_block import ControlBlock, GpuRule, Rules, folder_name, remove
 from services.node_agent.strategies.interposer import CONTAINER_DIR
@@ -271,9 +272,7 @@ class Canary:
             raise CanaryError(f"the canary's {what} probe has not ended within {TIMEOUT_S:g} s") from None
         finally:
             if process.returncode is None:  # late, or the agent ends
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.wait()
+                await child.end(process)
         if process.returncode:
             raise CanaryError(
                 f"the canary's {what} probe ended with status {process.returncode}: "

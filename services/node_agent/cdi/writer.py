@@ -39,6 +39,16 @@ class SpecDir:
                 path.unlink(missing_ok=True)
 
 
+def spec_files(directory: Path) -> list[str]:
+    """The names of the specs there."""
+    return [path.name for path in directory.glob(f"{PREFIX}-*.json")]
+
+
+def is_of_pod(file: str, uid: str) -> bool:
+    """Whether a spec of this name is a pod's."""
+    return file.startswith(_stem(uid, ""))
+
+
 def _stem(uid: str, container: str) -> str:
     """The start of a file name. The entry of a ResourceClaim contains slashes, which a file name must not."""
     return f"{PREFIX}-{uid}-{container.replace('/', '.')}"

@@ -9,14 +9,13 @@ from shared.model.gpu import Gpu, Inventory
 
 def is_same(a: Inventory, b: Inventory) -> bool:
     """Whether two inventories are equal, except for the fields that the core sets itself."""
-    return all(
-        getattr(a, field) == getattr(b, field) for field in a.__struct_fields__ if field not in ("generation", "node")
-    )
+    own = ("generation", "node", "checkpoint_id")
+    return all(getattr(a, field) == getattr(b, field) for field in a.__struct_fields__ if field not in own)
 
 
 def events_for(before: dict[str, Gpu], now: Inventory) -> list[Publish]:
     """The event of the inventory, and one for each GPU whose state has changed."""
-    identity = f"{now.node}-{now.boot_id}-{now.generation}"
+    identity = f"{now.node}-{now.boot_id}{now.checkpoint_id}-{now.generation}"
     event = NodeInventoried(
         node=now.node,
         gpus=len(now.gpus),

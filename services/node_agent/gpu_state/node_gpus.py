@@ -22,6 +22,7 @@ class NodeGpus:
         """`on_reboot`: what follows from the end of all containers of the last boot, after the new `boot_id` is set."""
         self._node, self._store, self._on_reboot = node, store, on_reboot
         self.inventory = saved.inventory
+        self.checkpoint_id = saved.checkpoint_id
         self.generation = saved.generation
         self.boot_id = saved.boot_id
         self.by_uuid: dict[str, Gpu] = {} if saved.inventory is None else {g.uuid: g for g in saved.inventory.gpus}
@@ -50,7 +51,9 @@ class NodeGpus:
             return []
         self.generation = 1 if rebooted else self.generation + 1
         self.boot_id = seen.boot_id
-        self.inventory = msgspec.structs.replace(seen, node=self._node, generation=self.generation)
+        self.inventory = msgspec.structs.replace(
+            seen, node=self._node, checkpoint_id=self.checkpoint_id, generation=self.generation
+        )
         before, self.by_uuid = self.by_uuid, {g.uuid: g for g in seen.gpus}
         if rebooted:
             out += self._on_reboot(now)

@@ -25,6 +25,7 @@ import msgspec
 from services.node_agent.cdi.host import Host
 from services.node_agent.messages import SliceNotReady
 from services.node_agent.mps.plan import Seen, Server
+from services.node_agent.processes import child
 from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.processes.owner import owner_of
 from services.node_agent.processes.stat import fields
@@ -262,9 +263,7 @@ class Daemon:
                 raise MpsError(f"{what} has not ended within {timeout_s:g} s") from None
             finally:
                 if process.returncode is None:
-                    with contextlib.suppress(ProcessLookupError):
-                        process.kill()
-                    await process.wait()
+                    await child.end(process)
             file.seek(0)
             text = file.read().decode(errors="replace")
         if process.returncode:

@@ -8,7 +8,6 @@ the memory of a slice under MPS as without. The canary proves the rest of the in
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ import msgspec
 from services.node_agent.canary import verdict
 from services.node_agent.canary.run import CHUNK_KIB, LIMIT_BYTES, MAX_PROBE_MIB, Canary, CanaryError
 from services.node_agent.mps.daemon import Daemon, MpsError
+from services.node_agent.processes import child
 from services.node_agent.strategies.mps import client_environment
 from services.node_agent.strategies.slices import Part
 from shared.formats import UNREADABLE
@@ -140,9 +140,7 @@ class MpsProver:
             raise CanaryError(f"the probe `{what[0]}` of MPS has not ended within {TIMEOUT_S:g} s") from None
         finally:
             if process.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    process.kill()
-                await process.communicate()
+                await child.end(process)
         if process.returncode:
             raise CanaryError(f"the probe `{what[0]}` of MPS ended with status {process.returncode}")
         try:

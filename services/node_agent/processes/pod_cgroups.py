@@ -41,6 +41,10 @@ class PodCgroups:
                 if uid:
                     yield uid, Path(entry.path)
 
+    def populated(self) -> frozenset[str]:
+        """The pods with a process in any of their cgroups. Reads all directories."""
+        return frozenset(uid for uid, folder in self.folders() if _is_populated(folder))
+
     def root_v2(self) -> Path | None:
         """The root of the cgroups of version 2, if the pods' are among them: v2 may be mounted beside hierarchies of v1
         that have the pods."""
@@ -62,6 +66,20 @@ class PodCgroups:
         if (self._root / "cgroup.procs").exists():
             return [self._root]
         return [Path(entry.path) for entry in _subdirectories(self._root)]
+
+
+def _is_populated(folder: Path) -> bool:
+    """Whether a process is in this cgroup or below it."""
+    try:
+        return "populated 1" in (folder / "cgroup.events").read_text()
+    except FileNotFoundError:
+        pass  # version 1 has no such file, and what is gone has no file at all
+    try:
+        return any(
+            (Path(at) / "cgroup.procs").read_text() for at, _, files in os.walk(folder) if "cgroup.procs" in files
+        )
+    except FileNotFoundError:
+        return False  # it was removed meanwhile
 
 
 def _has_pods(root: Path) -> bool:

@@ -67,13 +67,15 @@ class ReleaseMonitor:
         self._clock = clock or asyncio.get_running_loop().time
         self._silent_since: float | None = None
         """When NVML was first found not to answer, if it has not answered in any check since."""
+        self._kept: frozenset[tuple[str, str]] | None = None
+        """The leases when it was cleaned up last."""
         self._without_nvml = ctx.metrics.counter(
             "kerf_agent_released_without_nvml_total",
             "Containers that ended by their cgroup and the kubelet's records alone, because NVML did not answer.",
         )
 
     async def start(self) -> None:
-        self._remove_stale_specs()
+        self._remove_stale()
         checks = self._ctx.spawn(self._run_checks(), name="release")
 
         async def close() -> None:
@@ -92,6 +94,7 @@ class ReleaseMonitor:
 
         Raises OSError if the checkpoint cannot be written; then the process ends.
         """
+        self._remove_stale()
         leases = self._node.agent.containers()
         present = self._cgroups.present(lease.uid for lease in leases)
         absent = [lease for lease in leases if lease.uid not in present]
@@ -124,7 +127,7 @@ class ReleaseMonitor:
             self._ctx.health.set("release", ok=True)
         for lease in ended:
             await self._end(lease, silence)
-        self._remove_stale_specs()
+        self._remove_stale()
         if ended:
             self._node.mig.wake()
 
@@ -165,10 +168,14 @@ class ReleaseMonitor:
             detail=f"{containers} containers seem to have ended, but that cannot be confirmed: {why}",
         )
 
-    def _remove_stale_specs(self) -> None:
-        """Removes the CDI specs and the strategies' state of all containers that have ended."""
+    def _remove_stale(self) -> None:
+        """Removes the CDI specs and the strategies' state of all containers that have ended, and of the servers for
+        other nodes, whose leases end without this monitor."""
         agent = self._node.agent
-        kept = [(lease.uid, lease.container) for lease in (*agent.live(), *agent.containers())]
+        kept = frozenset((lease.uid, lease.container) for lease in (*agent.live(), *agent.containers()))
+        if kept == self._kept:
+            return
         self._specs.keep_only(kept)
         if self._strategies is not None:
             self._strategies.keep_only(kept)
+        self._kept = kept

@@ -10,6 +10,7 @@ import shutil
 import struct
 from collections.abc import Callable, Collection
 from pathlib import Path
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -57,6 +58,8 @@ class Clients:
         in the host's network; empty: the agent is in it."""
         self._folder, self._build, self._library_dir, self._cgroups = folder, build, library_dir, cgroups
         self._key, self._certificates, self._prefix = key, certificates, prefix
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """By folder, for as long as anything is done about it: `keep` comes at any moment."""
 
     async def edits(
         self, uid: str, grant_id: str, container: str, share: ContainerGrant, address: str
@@ -66,10 +69,10 @@ class Clients:
         folder = self._folder / name
         try:
             library = programs.install_client(self._build, self._library_dir)
-            self._write(
-                folder, Way(uid=uid, container=container, address=address, peer=certificate_name(share.gpus[0].node))
-            )
-            await self._connect(folder)
+            way = Way(uid=uid, container=container, address=address, peer=certificate_name(share.gpus[0].node))
+            async with self._lock(folder):
+                self._write(folder, way)
+                await self._connect(folder)
             await _reach(folder / PROGRAMS / SOCKET)
         except (OSError, ValueError) as error:
             raise SliceNotReady(f"the way to the GPU at {address} cannot be made: {error}") from error
@@ -85,8 +88,10 @@ class Clients:
         """See RemoteServing.client_ended."""
         for folder, way in self._ways():
             if (way.uid, way.container) == (uid, container):
-                await self._cgroup(folder).end(END_S)
-                shutil.rmtree(folder)
+                async with self._lock(folder):
+                    await self._cgroup(folder).end(END_S)
+                    if folder.exists():
+                        shutil.rmtree(folder)
 
     async def keep(self, containers: Collection[tuple[str, str]]) -> list[str]:
         """Starts the proxies of these containers again that have ended by themselves, and ends those of all others: of
@@ -96,11 +101,16 @@ class Clients:
             try:
                 if (way.uid, way.container) not in containers:
                     await self.ended(way.uid, way.container)
-                elif not self._cgroup(folder).pids():
-                    await self._connect(folder)
+                    continue
+                async with self._lock(folder):
+                    if (folder / WAY).exists() and not self._cgroup(folder).pids():
+                        await self._connect(folder)
             except OSError as error:
                 failed.append(str(error))
         return failed
+
+    def _lock(self, folder: Path) -> asyncio.Lock:
+        return self._locks.setdefault(folder.name, asyncio.Lock())
 
     def _write(self, folder: Path, way: Way) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -10,6 +10,7 @@ import msgspec
 
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.config import Config
+from services.node_agent.processes import child
 from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.remote import programs
 from services.node_agent.remote.clients import Clients
@@ -216,8 +217,7 @@ class Remote:
             raise ProgramError(f"the probe has not ended within {PROBE_S:g} s") from None
         finally:
             if process.returncode is None:
-                process.kill()
-                await process.wait()
+                await child.end(process)
         if process.returncode:
             raise ProgramError(errors.decode(errors="replace").strip())
         measured = msgspec.json.decode(out, type=Measured)

@@ -7,6 +7,7 @@ so that whatever looks at processes on a GPU (usage, escapes, the police, the dr
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import socket
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -69,10 +70,10 @@ class Serving:
             return ""
         try:
             await cgroup.end(END_S)  # what is left of a start that failed
+            cgroup.make()  # limits of the driver's are set for it
             order = m.HandOver(uid, container, grant_id, share.served, None)
             edits = await self._enforced(order, self._grant_of(uid))
             self._write(folder, Owner(uid=uid, container=container, grant_id=grant_id), peer_node)
-            cgroup.make()
             cgroup.limit(self._memory_mib * MIB, TASKS)
             await programs.start(
                 self._command(edits),
@@ -83,7 +84,10 @@ class Serving:
                 within_s=START_S,
             )
         except (OSError, ValueError) as error:
-            shutil.rmtree(folder, ignore_errors=True)
+            if not cgroup.pids():  # else its folder stays: by it `end` and `running` know of what runs
+                with contextlib.suppress(OSError):
+                    await cgroup.end(END_S)
+                shutil.rmtree(folder, ignore_errors=True)
             return str(error) or type(error).__name__
         return ""
 

@@ -8,10 +8,10 @@ and goes on.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import sys
 from collections.abc import Awaitable, Callable
 
+from services.node_agent.processes import child
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.strategies import hook_call, host_memory
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
@@ -125,9 +125,7 @@ class Hooks:
             return None
         finally:
             if caller.returncode is None:
-                with contextlib.suppress(ProcessLookupError):
-                    caller.kill()
-                await caller.wait()
+                await child.end(caller)
         return out.decode(errors="replace").strip()
 
     async def _until(self, done: Callable[[], bool]) -> bool:

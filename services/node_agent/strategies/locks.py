@@ -16,6 +16,7 @@ from pathlib import Path
 import structlog
 
 from services.node_agent.moves import Step
+from services.node_agent.processes import child
 from services.node_agent.strategies import lock_worker
 
 LOCK_MS = 2_000
@@ -199,8 +200,7 @@ class Locks:
                 effect="the agent's next start unlocks what the journal names",
                 journal=str(self._journal),
             )
-            worker.kill()
-            await worker.wait()
+            await child.end(worker)
 
     async def _begin(self) -> asyncio.subprocess.Process:
         self.held.clear()
@@ -254,8 +254,8 @@ class Locks:
         """Kills the worker and returns the last line of its error output."""
         self._worker = None
         self.held.clear()
-        with contextlib.suppress(ProcessLookupError):
-            worker.kill()
-        _, errors = await worker.communicate()
+        errors = await child.end(worker)
+        if errors is None:
+            return child.STUCK
         words = errors.decode(errors="replace").strip().splitlines()
         return words[-1] if words else f"no output within {self._answer_s:g} s"

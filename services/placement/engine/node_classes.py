@@ -24,7 +24,7 @@ from shared.scheduling.filters import Filter, filters
 
 NO_NODE = -1
 _HOSTNAME = "kubernetes.io/hostname"
-_OWN = ("node", "boot_id", "generation", "gpus")
+_OWN = ("node", "boot_id", "checkpoint_id", "generation", "gpus")
 _ENCODER = msgspec.msgpack.Encoder()
 
 

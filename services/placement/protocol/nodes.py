@@ -21,7 +21,7 @@ from shared.contracts.node_commands import (
     NodeSyncAnswer,
     RemoteEnd,
 )
-from shared.model.gpu import Inventory
+from shared.model.gpu import NO_ERA, Era, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant, serving_node
 from shared.model.turn_terms import rehearsed
 
@@ -48,13 +48,13 @@ class Nodes:
         that is bound, started and lost between a sync and its touch would be unknown to all (tests/model shows it)."""
         self.takes_turns: Callable[[PodState], bool] = lambda _: False
         """Whether a pod does, by its annotation or its queue."""
-        self._boot: dict[str, str] = {}
+        self._eras: dict[str, Era] = {}
         self._problems = GpuProblems(book)
         self._synced: dict[str, int] = {}
         self._sync_sent: dict[str, float] = {}
         self._number = 0
         """The number of the newest order to a node; see NodeGrant.number."""
-        self._first_number: dict[str, int] = {}
+        self.first_number: dict[str, int] = {}
         """By node that must be synced: the number of the first sync since then. Answers to earlier ones are
         outdated."""
         self._sync_number: dict[str, int] = {}
@@ -93,23 +93,23 @@ class Nodes:
         self._labels[node] = now
         self.book.put_inventory(inventory)
         out = self._problems.tell(inventory)
-        if self._boot.get(node) != inventory.boot_id:
-            # Another boot: whatever ran is gone, and the agent must confirm that before it gets anything new.
-            self._boot[node] = inventory.boot_id
+        if self._eras.get(node) != inventory.era:
+            # Another boot or checkpoint: what it had is gone, and it must confirm that before it gets anything new.
+            self._eras[node] = inventory.era
             self._unsync(node)
             self.book.set_agent_trouble(node, UNSYNCED)
             out += self._sync(node, now)
         return out
 
     def lost(self, node: str) -> None:
-        self._boot.pop(node, None)
+        self._eras.pop(node, None)
         self._unsync(node)
         self.book.retire_agent(node)
 
     def _unsync(self, node: str) -> None:
         """From now on only the answer to a later sync counts."""
         self._synced.pop(node, None)
-        self._first_number.pop(node, None)
+        self.first_number.pop(node, None)
 
     def heartbeat(self, nodes: tuple[str, ...], now: float) -> bool:
         """Notes heartbeats; True if a node that was silent may be used again."""
@@ -134,7 +134,7 @@ class Nodes:
         return self._sync(name, now)
 
     def sync_all(self, now: float) -> list[m.Command]:
-        self._first_number.clear()
+        self.first_number.clear()
         names = [name for name, node in self.book.nodes.items() if node.inventory is not None]
         if self.open:
             self._sync_sent |= dict.fromkeys(names[SYNCS_AT_ONCE:], float("-inf"))
@@ -147,7 +147,7 @@ class Nodes:
             return []
         self._sync_sent[node] = now
         number = self._next_number()
-        self._first_number.setdefault(node, number)
+        self.first_number.setdefault(node, number)
         self._sync_number[node] = number
         state = self.book.nodes[node]
         known = [held for held in (*state.grants.values(), *state.clients.values()) if held.phase != "reserved"]
@@ -174,19 +174,19 @@ class Nodes:
         if (
             answer.term != self.term
             or self.is_synced(answer.node)
-            or answer.node not in self._first_number
+            or answer.node not in self.first_number
             or node is None
             or node.object is None
         ):
             return False
-        return answer.boot_id == self._boot.get(answer.node) and (
-            not answer.number or answer.number >= self._first_number[answer.node]
+        return answer.boot_id == self._eras.get(answer.node, NO_ERA).boot_id and (
+            not answer.number or answer.number >= self.first_number[answer.node]
         )
 
     def ahead(self, answer: NodeSyncAnswer, now: float) -> list[m.Command]:
         """A node refuses this term because it follows a higher one. The log says whether there is one."""
         trouble = f"its agent follows term {answer.term}, and the newest in the log is {self.term}"
-        if answer.node in self._boot and answer.node in self.book.nodes:
+        if answer.node in self._eras and answer.node in self.book.nodes:
             self._unsync(answer.node)
             self._sync_sent.setdefault(answer.node, now)
             self.book.set_agent_trouble(answer.node, trouble)

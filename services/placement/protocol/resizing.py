@@ -36,6 +36,7 @@ from shared.contracts.log import Amendment, DecisionBatch
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
 from shared.model.autoscale import AutoscaleError, read_autoscale
+from shared.model.gpu import Inventory
 from shared.model.grant import Grant, encode_grant
 from shared.model.resize import (
     MAX_TEXT,
@@ -221,7 +222,9 @@ class Resizer:
             self._refused[state.uid] = now + delay, delay
         if event.amendment > 0:
             self._confirmed[state.uid] = event.amendment
-        if event.shrunk is not None:
+        # An answer from before the node had to be synced may be that of an agent which has lost its checkpoint since.
+        first = self._nodes.first_number.get(event.node)
+        if event.shrunk is not None and first is not None and (not event.number or event.number >= first):
             self._promise(held, event.shrunk)
         if state.uid not in self._unsettled and event.shrunk is None:
             return []
@@ -236,6 +239,17 @@ class Resizer:
         if event.not_resized:
             return held.shrink is not None  # it is asked again by `tick`; a growth at once
         return event.amendment >= held.given.amendment and (held.shrink is None or event.shrunk is not None)
+
+    def inventory_coming(self, inventory: Inventory) -> None:
+        """Called before the book takes an inventory in. An agent that has lost its checkpoint has forgotten what it
+        promised; its slices have all that is granted."""
+        node = self._book.nodes.get(inventory.node)
+        if node is None or node.inventory is None or node.inventory.checkpoint_id == inventory.checkpoint_id:
+            return
+        for held in node.grants.values():
+            if self._promised.pop(held.uid, None) is not None or held.shrink is not None:
+                held.shrink = None
+                self._unsettled[held.uid] = float("-inf")
 
     def synced(self, answer: NodeSyncAnswer, now: float) -> None:
         """Handles what a node has done, and promised, under earlier leaders."""

@@ -37,14 +37,17 @@ _UIDS_MOST = 5000
 
 def grant(core: Core, query: GrantQuery) -> GrantAnswer:
     if query.claim:
-        held = next(
-            (
+        # The last pod that used the claim may still hold its grant.
+        of_claim = (
+            [
                 g
-                for g in core.book.grants.values()
-                if g.node == query.node and any(c.claim == query.claim for c in g.grant.containers.values())
-            ),
-            None,
+                for g in core.book.nodes[query.node].grants.values()
+                if any(c.claim == query.claim for c in g.grant.containers.values())
+            ]
+            if query.node in core.book.nodes
+            else []
         )
+        held = min(of_claim, key=lambda g: g.phase != "bound", default=None)
     else:
         state = core.book.pods.get(query.uid)
         held = None if state is None else core.book.grants.get(state.grant_id)

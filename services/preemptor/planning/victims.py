@@ -58,6 +58,8 @@ class Precedes(Protocol):
 class _NodeCandidates(msgspec.Struct):
     pods: list[tuple[Pod, str]]
     """The pods from which the node's candidates were built, and their grants, which may end before a pod changes."""
+    gpus: tuple[str, ...]
+    """The GPUs that were there: what a pod has of one that is gone has no price."""
     candidates: tuple[Candidate, ...]
     since: float
     emptying: dict[str, EmptyingCost]
@@ -174,7 +176,7 @@ class Candidates:
             if self._made == MAX_NODES_RENEWED:
                 return
             known, node = self._of.get(name), self._book.nodes.get(name)
-            if known is not None and node is not None and known.pods != self._pods(node):
+            if known is not None and node is not None and self._differs(known, node):
                 self._make(node)
                 self._made += 1
             self._unchecked.pop(name, None)
@@ -277,12 +279,12 @@ class Candidates:
         self._looked.add(node.name)
         known = self._of.get(node.name)
         is_unchecked = known is None or node.name in self._unchecked
-        if known is None or (is_unchecked and known.pods != self._pods(node)):
+        if known is None or (is_unchecked and self._differs(known, node)):
             if self._made < MAX_NODES_BUILT:
                 known = self._make(node)
                 self._made += 1
             else:
-                self.partial, known = True, _NodeCandidates([], (), self._now, {})
+                self.partial, known = True, _NodeCandidates([], (), (), self._now, {})
                 self._of[node.name] = known
                 self._unchecked[node.name] = None
         elif is_unchecked:
@@ -316,6 +318,7 @@ class Candidates:
         self._unchecked.pop(node.name, None)
         known = self._of[node.name] = _NodeCandidates(
             self._pods(node),
+            tuple(node.by_uuid),
             candidates,
             self._now,
             costs_by_gpu(candidates),
@@ -336,6 +339,10 @@ class Candidates:
 
     def _pods(self, node: NodeState) -> list[tuple[Pod, str]]:
         return [(state.pod, state.grant_id) for state in self._on(node)]
+
+    def _differs(self, known: _NodeCandidates, node: NodeState) -> bool:
+        """Whether the node's candidates are not those of its pods and GPUs of now."""
+        return known.pods != self._pods(node) or known.gpus != tuple(node.by_uuid)
 
     def _see_leaving(self, node: NodeState, known: _NodeCandidates) -> None:
         ending = [(s, by) for s in self._on(node) if s.grant_id and (by := ends_by(s.pod)) is not None]

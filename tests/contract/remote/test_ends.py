@@ -21,7 +21,7 @@ from services.node_agent import messages as m
 from services.node_agent.cdi.spec import ContainerEdits, Mount
 from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.processes.owner import owner_of
-from services.node_agent.remote import clients
+from services.node_agent.remote import clients, serving
 from services.node_agent.remote.clients import Clients
 from services.node_agent.remote.programs import Certificates, start
 from services.node_agent.remote.serving import Serving
@@ -271,6 +271,38 @@ async def test_a_server_that_cannot_start_says_why_and_leaves_nothing(nodes: Nod
     assert list(nodes.serving.folder.iterdir()) == []
 
 
+async def test_a_server_that_does_not_end_is_not_forgotten(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its program hangs in the driver: its GPU is in use until it has ended."""
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+
+    async def stuck(*_: object) -> None:
+        raise OSError("2 processes do not end")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OwnCgroup, "end", stuck)
+        patch.setattr(serving, "_accepts", lambda _: False)
+        assert "do not end" in await nodes.serving.serve(UID, "g", "main", share_of(64), "client")
+        assert nodes.serving.running() == {(UID, "main")}
+        with pytest.raises(OSError, match="do not end"):
+            await nodes.serving.end(UID, "g", "main")
+    await nodes.serving.end(UID, "g", "main")
+    assert (nodes.serving.running(), nodes.cgroups(UID)) == (frozenset(), [])
+
+
+async def test_a_servers_cgroup_is_there_before_its_slice(nodes: Nodes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits of the driver's are set for a cgroup; where the slice cannot be made none is left."""
+    seen: list[int] = []
+
+    async def enforced(order: m.HandOver, grant: Grant | None) -> ContainerEdits:
+        seen.append(len(nodes.cgroups(UID)))
+        raise ValueError("no such limit")
+
+    monkeypatch.setattr(nodes.serving, "_enforced", enforced)
+    assert "no such limit" in await nodes.serving.serve(UID, "g", "main", share_of(64), "client")
+    assert seen[0] > 0
+    assert nodes.cgroups(UID) == []
+
+
 async def test_two_pods_have_a_server_and_a_limit_each(nodes: Nodes) -> None:
     assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
     assert await nodes.serving.serve(OTHER, "g", "main", share_of(32), "client") == ""
@@ -320,6 +352,15 @@ async def test_the_way_of_a_container_that_ended_unseen_is_taken_down(nodes: Nod
     await nodes.connect()
     (folder,) = nodes.ways()
     assert await nodes.clients.keep({(OTHER, "main")}) == []
+    assert not folder.exists()
+
+
+async def test_a_way_is_taken_down_once_when_two_notice_its_end(nodes: Nodes) -> None:
+    """The agent's check of all ways comes at any moment."""
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    await nodes.connect()
+    (folder,) = nodes.ways()
+    assert await asyncio.gather(nodes.clients.ended(UID, "main"), nodes.clients.keep(())) == [None, []]
     assert not folder.exists()
 
 

@@ -38,12 +38,35 @@ MUTANTS = [
         what="an older inventory of the same boot replaces a newer one",
         file=_LEDGER,
         old=(
-            "        if old is not None and old.boot_id == inventory.boot_id and old.generation > "
-            "inventory.generation:\n"
+            "        if old is not None and old.era == inventory.era and old.generation > inventory.generation:\n"
             "            return\n"
         ),
         new="",
         tests=(_TESTS + "test_an_older_inventory_of_the_same_boot_changes_nothing",),
+    ),
+    Mutant(
+        name="returned-and-still-suspended",
+        what="a pod whose node has given its grant back waits for its turn",
+        file="shared/book/book.py",
+        old="state.returned, state.suspension = grant_id, None",
+        new="state.returned = grant_id",
+        tests=(_TESTS + "test_a_pod_whose_grant_is_returned_is_not_suspended_any_more",),
+    ),
+    Mutant(
+        name="returned-and-suspended-again",
+        what="a pod whose node has given its grant back waits for its turn when it is seen again",
+        file="shared/book/book.py",
+        old="state.suspension = None if state.returned else state.suspension",
+        new="pass",
+        tests=(_TESTS + "test_a_pod_whose_grant_is_returned_is_not_suspended_any_more",),
+    ),
+    Mutant(
+        name="generation-outlives-a-lost-checkpoint",
+        what="the inventories of an agent that has lost its checkpoint count as outdated",
+        file=_LEDGER,
+        old="old.era == inventory.era and",
+        new="old.boot_id == inventory.boot_id and",
+        tests=(_TESTS + "test_generations_begin_anew_after_a_lost_checkpoint",),
     ),
     Mutant(
         name="foreign-memory-is-given",

@@ -18,6 +18,14 @@ VERY_POD = f"{WRITES}::test_an_eviction_and_a_deletion_name_the_pods_uid_and_aff
 
 MUTANTS = [
     Mutant(
+        name="grants-on-gone-gpus-end-unnoticed",
+        what="a pod whose grant has ended stays a victim where its GPU is gone",
+        file="services/preemptor/cluster.py",
+        old="                    self.changed_nodes.note(held.nodes)\n",
+        new="                    pass\n",
+        tests=(f"{UNIT}/planning/test_changed_nodes.py::test_what_is_known_by_changes_is_what_is_found_anew",),
+    ),
+    Mutant(
         name="protected-until-the-clock-has-caught-up",
         what="what was recorded under a clock that was ahead protects pods until this one has come as far",
         file=CORE,

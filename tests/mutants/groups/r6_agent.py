@@ -9,11 +9,15 @@ SYNCS = "services/node_agent/syncs.py"
 GRANT_STORE = "services/node_agent/grant_store.py"
 RUNTIME = "services/node_agent/node_service.py"
 FILE = "services/node_agent/checkpoint.py"
+FIRST = "services/node_agent/first_checkpoint.py"
 EVIDENCE = "services/node_agent/release/evidence.py"
 HEALTH = "services/node_agent/devices/health.py"
 MONITOR = "services/node_agent/release/monitor.py"
 UNIT = "tests/unit/services/node_agent"
 TEST = f"{UNIT}/test_core.py"
+BEGINS = f"{UNIT}/test_first_checkpoint.py"
+GONE = f"{UNIT}/test_gone_gpus.py"
+GONE_GPUS = "services/node_agent/gone_gpus.py"
 LATE = f"{UNIT}/test_core_late_orders.py"
 REAL = "tests/contract/test_node_agent_real.py"
 SYNCED = f"{TEST}::test_a_sync_adds_grants_voids_the_others_and_reports_live_slices"
@@ -147,8 +151,8 @@ MUTANTS = [
         name="term-not-saved",
         what="a restarted agent follows older terms",
         file=CORE,
-        old=("            node=self.node,\n            term=self.terms.newest,\n"),
-        new="            node=self.node,\n",
+        old="            term=self.terms.newest,\n            generation=",
+        new="            generation=",
         tests=(f"{TEST}::test_the_term_survives_a_restart",),
     ),
     Mutant(
@@ -618,6 +622,124 @@ MUTANTS = [
         new="            pass\n",
         tests=(f"{REAL}::test_a_release_is_sent_to_placement_on_the_subject_of_the_node",),
     ),
+    # --- what a start meets ------------------------------------------------------------------------------------------
+    Mutant(
+        name="start-on-what-is-on-the-host",
+        what="a container is prepared although its pod was checkpointed meanwhile",
+        file="services/node_agent/slice_resizer.py",
+        old="    if goes_to_host(known.grant.suspension):\n",
+        new="    if False:\n",
+        tests=(
+            f"{UNIT}/test_slice_resizer.py::test_a_container_that_is_still_being_prepared_is_as_suspended_as_its_pod",
+        ),
+    ),
+    Mutant(
+        name="claim-of-a-pod-that-has-ended",
+        what="a pod gets the GPU of the pod that used its claim before",
+        file="services/node_agent/claim_search.py",
+        old="(not self._cgroups.has_pod_cgroups() or bool(self._cgroups.present((uid,))))",
+        new="bool(uid)",
+        tests=(f"{UNIT}/test_claim_search.py::test_the_claim_of_a_pod_that_has_ended_is_the_next_ones",),
+    ),
+    Mutant(
+        name="claim-of-a-pod-that-leaves",
+        what="a claim is refused at once because its last pod's grant is still being released",
+        file="services/node_agent/claim_search.py",
+        old="return not known.releasing and (",
+        new="return (",
+        tests=(f"{UNIT}/test_claim_search.py::test_a_grant_that_is_being_released_is_waited_out",),
+    ),
+    Mutant(
+        name="cancelled-call-hangs",
+        what="NVML counts as hung because a start was given up while it was asked",
+        file="services/node_agent/worker.py",
+        old="            if earlier.hung:\n",
+        new="            if True:\n",
+        tests=(f"{UNIT}/test_worker.py::test_a_call_whose_caller_was_cancelled_is_waited_for",),
+    ),
+    Mutant(
+        name="slices-of-servers-stay",
+        what="the slice of a server for another node stays after its lease has ended, and takes part in the schedule",
+        file=MONITOR,
+        old="        self._remove_stale()\n        leases = self._node.agent.containers()\n",
+        new="        leases = self._node.agent.containers()\n",
+        tests=(f"{MONITORED}::test_what_a_server_for_another_node_leaves_is_removed_when_its_lease_has_ended",),
+    ),
+    # --- a GPU that is gone ----------------------------------------------------------------------------------------
+    Mutant(
+        name="grants-of-gone-gpus-stay",
+        what="a pod that is bound to a GPU which its node no longer has waits for ever",
+        file=CORE,
+        old="in self._gone_gpus.due(now):\n",
+        new="in ():\n",
+        tests=(f"{GONE}::test_a_grant_on_a_gpu_that_a_boot_has_not_brought_back_is_given_back_for_good",),
+    ),
+    Mutant(
+        name="gone-gpus-are-not-waited-for",
+        what="a GPU that is found late after a boot loses its pods",
+        file=GONE_GPUS,
+        old=" if now - since >= AFTER_S]",
+        new="]",
+        tests=(f"{GONE}::test_a_grant_on_a_gpu_that_a_boot_has_not_brought_back_is_given_back_for_good",),
+    ),
+    Mutant(
+        name="time-without-a-gpu-adds-up",
+        what="the time for which a GPU is gone goes on from when it was gone before",
+        file=GONE_GPUS,
+        old="        self._since = {grant_id: self._since.get(grant_id, now) for grant_id in gone}\n"
+        "        return [gone[grant_id] for grant_id, since in self._since.items() if",
+        new="        self._since |= {grant_id: self._since.get(grant_id, now) for grant_id in gone}\n"
+        "        return [gone[grant_id] for grant_id, since in self._since.items() if grant_id in gone and",
+        tests=(f"{GONE}::test_a_gpu_that_comes_back_in_time_keeps_its_grants",),
+    ),
+    Mutant(
+        name="running-grants-of-gone-gpus-are-released",
+        what="the grant of a container that runs is released because its GPU is not seen any more",
+        file=GONE_GPUS,
+        old="if not gpus or self._store.is_running(known.grant_id):",
+        new="if not gpus:",
+        tests=(f"{GONE}::test_what_runs_keeps_its_grant",),
+    ),
+    Mutant(
+        name="grants-of-holds-are-given-back",
+        what="a grant whose pod is not seen bound is given back because its GPU is gone",
+        file=GONE_GPUS,
+        old="if known.unbound or known",
+        new="if known",
+        tests=(f"{GONE}::test_grants_that_are_not_this_nodes_to_give_back",),
+    ),
+    Mutant(
+        name="clients-are-given-back",
+        what="a grant on another node's GPU is given back because that GPU is not on this node",
+        file=GONE_GPUS,
+        old=" or known.grant.remote is not None or",
+        new=" or",
+        tests=(f"{GONE}::test_grants_that_are_not_this_nodes_to_give_back",),
+    ),
+    Mutant(
+        name="moves-are-given-back",
+        what="a grant whose memory is on its way to other GPUs is given back",
+        file=GONE_GPUS,
+        old=" or moving.is_under_way(known)",
+        new="",
+        tests=(f"{GONE}::test_one_whose_memory_is_on_its_way_to_other_gpus_keeps_its_grant",),
+    ),
+    Mutant(
+        name="a-layout-that-is-not-made-yet-is-gone",
+        what="pods lose their grants because no MIG instance is known yet",
+        file=GONE_GPUS,
+        old="code in REASONS and not without_layout",
+        new="code in REASONS",
+        tests=(f"{GONE}::test_what_no_waiting_ends_is_given_back",),
+    ),
+    Mutant(
+        name="all-gpus-are-gone-without-a-driver",
+        what="a node whose driver is not loaded loses its pods",
+        file=GONE_GPUS,
+        old="if not gpus or self._store.is_running(known.grant_id):",
+        new="if self._store.is_running(known.grant_id):",
+        tests=(f"{GONE}::test_without_any_gpu_nothing_is_given_back",),
+    ),
     # --- a checkpoint that cannot be trusted -----------------------------------------------------------------------
     Mutant(
         name="damaged-checkpoint-counts-as-none",
@@ -627,6 +749,62 @@ MUTANTS = [
         'then move the file away; the agent starts "\n                "without it"\n            ) from error\n',
         new="            return None\n",
         tests=(f"{UNIT}/test_checkpoint.py::test_a_damaged_checkpoint_raises_an_error_that_says_what_to_do",),
+    ),
+    Mutant(
+        name="missing-checkpoint-counts-as-a-new-host",
+        what="an agent whose checkpoint is missing starts as if the node were new, while pods run there with slices",
+        file=FIRST,
+        old="    if running:\n",
+        new="    if False:\n",
+        tests=(f"{BEGINS}::test_a_host_that_has_lost_its_checkpoint_offers_nothing_while_pods_run_with_slices",),
+    ),
+    Mutant(
+        name="pods-without-slices-count-as-handed-over",
+        what="any pod that runs keeps an agent without a checkpoint from starting",
+        file=FIRST,
+        old="if any(is_of_pod(name, uid) for name in specs))",
+        new=")",
+        tests=(f"{BEGINS}::test_a_pod_without_a_slice_is_no_reason",),
+    ),
+    Mutant(
+        name="cgroups-that-cannot-be-seen-count-as-ended",
+        what="an agent without a checkpoint starts where it cannot see whether pods run",
+        file=FIRST,
+        old="    if not cgroups.has_pod_cgroups():\n",
+        new="    if False:\n",
+        tests=(f"{BEGINS}::test_where_the_end_of_pods_cannot_be_seen_they_may_run",),
+    ),
+    Mutant(
+        name="cgroups-without-processes-count-as-running",
+        what="a pod whose claims only the agent can unprepare keeps the agent from starting for ever",
+        file=FIRST,
+        old="in cgroups.populated() if",
+        new="in {uid for uid, _ in cgroups.folders()} if",
+        tests=(f"{BEGINS}::test_a_host_that_has_lost_its_checkpoint_offers_nothing_while_pods_run_with_slices",),
+    ),
+    Mutant(
+        name="new-hosts-without-an-id",
+        what="a host without a checkpoint is not told from what it was before",
+        file=FIRST,
+        old="checkpoint_id=secrets.token_hex(8)",
+        new='checkpoint_id=""',
+        tests=(f"{BEGINS}::test_each_new_host_draws_an_id_of_its_own",),
+    ),
+    Mutant(
+        name="inventory-without-the-checkpoint-id",
+        what="placement is not told that an agent has lost its checkpoint",
+        file=GPUS,
+        old="seen, node=self._node, checkpoint_id=self.checkpoint_id, generation",
+        new="seen, node=self._node, generation",
+        tests=(f"{TEST}::test_an_inventory_has_the_id_of_its_checkpoint",),
+    ),
+    Mutant(
+        name="checkpoint-id-is-not-saved",
+        what="an agent that restarts has another checkpoint's id",
+        file=CORE,
+        old="            checkpoint_id=self.gpus.checkpoint_id,\n",
+        new="",
+        tests=(f"{TEST}::test_an_inventory_has_the_id_of_its_checkpoint",),
     ),
     Mutant(
         name="checkpoint-of-another-node",

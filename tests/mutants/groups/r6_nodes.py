@@ -146,10 +146,18 @@ MUTANTS = [
         name="lost-agent-keeps-its-sync",
         what="an agent whose inventory was lost counts as synced when it is back",
         file=NODES,
-        old="        self._boot.pop(node, None)\n        self._unsync(node)\n",
-        new="        self._boot.pop(node, None)\n",
+        old="        self._eras.pop(node, None)\n        self._unsync(node)\n",
+        new="        self._eras.pop(node, None)\n",
         tests=(f"{TEST}::test_a_lost_agent_must_sync_when_it_returns_even_with_the_same_boot",),
-        survives="an inventory that comes back finds no boot id, so the node is unsynced then (rebooted-node-used)",
+        survives="an inventory that comes back finds no era, so the node is unsynced then (rebooted-node-used)",
+    ),
+    Mutant(
+        name="lost-checkpoint-unnoticed",
+        what="an agent that has lost its checkpoint counts as synced in the same boot",
+        file=NODES,
+        old="        if self._eras.get(node) != inventory.era:\n",
+        new="        if self._eras.get(node, NO_ERA).boot_id != inventory.boot_id:\n",
+        tests=(f"{TEST}::test_an_agent_that_has_lost_its_checkpoint_must_sync_even_in_the_same_boot",),
     ),
     Mutant(
         name="sync-before-the-touching",
@@ -223,11 +231,11 @@ MUTANTS = [
         what="an answer of an earlier boot counts",
         file=NODES,
         old=(
-            "        return answer.boot_id == self._boot.get(answer.node) and (\n"
-            "            not answer.number or answer.number >= self._first_number[answer.node]\n"
+            "        return answer.boot_id == self._eras.get(answer.node, NO_ERA).boot_id and (\n"
+            "            not answer.number or answer.number >= self.first_number[answer.node]\n"
             "        )\n"
         ),
-        new="        return not answer.number or answer.number >= self._first_number[answer.node]\n",
+        new="        return not answer.number or answer.number >= self.first_number[answer.node]\n",
         tests=(f"{TEST}::test_an_answer_that_does_not_count_is_of_the_present_boot_or_of_none",),
     ),
     Mutant(
@@ -235,18 +243,18 @@ MUTANTS = [
         what="the answer to a sync of the time before the node had to be synced counts",
         file=NODES,
         old=(
-            "        return answer.boot_id == self._boot.get(answer.node) and (\n"
-            "            not answer.number or answer.number >= self._first_number[answer.node]\n"
+            "        return answer.boot_id == self._eras.get(answer.node, NO_ERA).boot_id and (\n"
+            "            not answer.number or answer.number >= self.first_number[answer.node]\n"
             "        )\n"
         ),
-        new="        return answer.boot_id == self._boot.get(answer.node)\n",
+        new="        return answer.boot_id == self._eras.get(answer.node, NO_ERA).boot_id\n",
         tests=(f"{RECOVERY}::test_an_answer_of_the_time_before_the_node_was_deleted_does_not_open_it",),
     ),
     Mutant(
         name="first-number-kept",
         what="the number of the first sync that counts stays when the node has to be synced anew",
         file=NODES,
-        old="        self._first_number.pop(node, None)\n",
+        old="        self.first_number.pop(node, None)\n",
         new="",
         tests=(f"{RECOVERY}::test_an_answer_of_the_time_before_the_node_was_deleted_does_not_open_it",),
     ),

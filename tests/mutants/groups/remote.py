@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 _TWO_NODES = "tests/unit/services/placement/protocol/test_remote.py::"
 _PLACES = "tests/unit/services/placement/engine/test_remote.py::"
 _AGENT = "tests/unit/services/node_agent/test_servers.py::"
+_ENDS = "tests/contract/remote/test_ends.py::"
 _BOOK = "tests/unit/shared/book/test_book_remote.py::"
 _RELEASES = "services/placement/protocol/releases.py"
 _NODES = "services/placement/protocol/nodes.py"
@@ -14,6 +15,30 @@ _SERVERS = "services/node_agent/servers.py"
 _REMOTE = "services/placement/engine/remote.py"
 
 MUTANTS = [
+    Mutant(
+        name="server-that-runs-on-is-forgotten",
+        what="a server that does not end is not known any more, and its GPU is released",
+        file="services/node_agent/remote/serving.py",
+        old="            if not cgroup.pids():  #",
+        new="            if True:  #",
+        tests=(_ENDS + "test_a_server_that_does_not_end_is_not_forgotten",),
+    ),
+    Mutant(
+        name="server-without-a-cgroup-for-its-limits",
+        what="limits of the driver's are set before there is a cgroup to set them for",
+        file="services/node_agent/remote/serving.py",
+        old="            cgroup.make()  # limits of the driver's are set for it\n",
+        new="",
+        tests=(_ENDS + "test_a_servers_cgroup_is_there_before_its_slice",),
+    ),
+    Mutant(
+        name="way-taken-down-twice",
+        what="the agent ends because two of its tasks take down the way of one container",
+        file="services/node_agent/remote/clients.py",
+        old="                    if folder.exists():\n                        shutil.rmtree(folder)\n",
+        new="                    shutil.rmtree(folder)\n",
+        tests=(_ENDS + "test_a_way_is_taken_down_once_when_two_notice_its_end",),
+    ),
     Mutant(
         name="client-returns-the-gpu",
         what="the client's release frees the GPU while its server runs",

@@ -33,6 +33,22 @@ MUTANTS = [
         tests=(_TESTS + "test_a_new_leader_without_the_log_counts_what_may_be_written_and_logs_it_before_it_is_ready",),
     ),
     Mutant(
+        name="late-promise-of-a-lost-checkpoint",
+        what="a promise that an agent made before it lost its checkpoint is believed when it comes late",
+        file=_RESIZER,
+        old="first is not None and (not event.number or event.number >= first):",
+        new="True:",
+        tests=(_TESTS + "test_a_promise_from_before_the_checkpoint_was_lost_is_not_believed_when_it_comes_late",),
+    ),
+    Mutant(
+        name="promise-outlives-the-checkpoint",
+        what="a node that has lost its checkpoint is believed to use as little as it had promised",
+        file="services/placement/core.py",
+        old="                self.resizer.inventory_coming(event.inventory)\n",
+        new="",
+        tests=(_TESTS + "test_a_promise_ends_with_the_checkpoint_of_its_node",),
+    ),
+    Mutant(
         name="promise-is-not-withdrawn",
         what="a slice keeps less than its grant when its pod does not want less any more",
         file=_RESIZER,

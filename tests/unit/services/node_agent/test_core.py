@@ -8,7 +8,7 @@ import pytest
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.releases import REPEAT_S
-from services.node_agent.state import CheckpointError, read, write
+from services.node_agent.state import Checkpoint, CheckpointError, read, write
 from shared.contracts.events import GpuStateChanged, NodeInventoried, SliceEnforced, SliceReleased
 from shared.contracts.node_commands import NodeSyncAnswer
 from tests.unit.services.node_agent.make import (
@@ -242,6 +242,16 @@ def test_a_changed_inventory_raises_the_generation() -> None:
     said = events(orders)
     assert isinstance(said[0], NodeInventoried)
     assert [(e.uuid, e.state) for e in said if isinstance(e, GpuStateChanged)] == [("G0", "suspect"), ("G1", "suspect")]
+
+
+def test_an_inventory_has_the_id_of_its_checkpoint() -> None:
+    """Also that of an agent that goes on with it, and no other change follows from that."""
+    core = Agent(NODE, Checkpoint(node=NODE, checkpoint_id="b"))
+    put = next(order for order in core.handle(inventory(), 0) if isinstance(order, m.PutInventory))
+    successor = Agent(NODE, read(write(core.checkpoint()), NODE))
+    assert successor.handle(inventory(), 0) == []
+    again = next(o for o in successor.handle(inventory("boot-2"), 0) if isinstance(o, m.PutInventory))
+    assert [seen.inventory.checkpoint_id for seen in (put, again)] == ["b", "b"]
 
 
 def test_a_removed_gpu_is_published_as_gone() -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 
 from services.node_agent import messages as m
-from services.node_agent.core import EVICT_AGAIN_S, Agent
+from services.node_agent.core import Agent
+from services.node_agent.gpu_state.evictions import AGAIN_S
 from services.node_agent.state import Ailment, GpuHistory, read, write
 from shared.contracts.events import GpuStateChanged
 from shared.contracts.node_commands import NodeCordon, NodeCordonAnswer
@@ -157,4 +158,4 @@ def test_with_evict_unhealthy_eviction_is_requested_until_the_pods_are_gone() ->
     assert evictions(made.handle(m.Tick(), 3)) == expected
     assert made.handle(m.Tick(), 4) == []
     made.handle(release("b"), 5)
-    assert evictions(made.handle(m.Tick(), 3 + EVICT_AGAIN_S)) == expected[:1]
+    assert evictions(made.handle(m.Tick(), 3 + AGAIN_S)) == expected[:1]

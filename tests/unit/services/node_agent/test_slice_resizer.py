@@ -13,8 +13,9 @@ import pytest
 from services.node_agent import messages as m
 from services.node_agent.slice_resizer import SliceResizer, as_it_is_now
 from services.node_agent.strategies.slices import slice_of
+from shared.model.suspension import Suspension
 from shared.model.units import MIB
-from tests.unit.services.node_agent.make import NODE, start
+from tests.unit.services.node_agent.make import NODE, release, start
 from tests.unit.services.node_agent.test_resizes import amended, shrinking, task_of
 from tests.unit.services.node_agent.test_suspensions import share, slices
 
@@ -95,4 +96,24 @@ def test_a_container_that_is_still_being_prepared_gets_the_amounts_of_that_momen
     with pytest.raises(ValueError, match="being shrunk"):
         as_it_is_now(core, order, before, None)
     core.handle(m.ResizeDone(asked.request, asked.task), 0.0)
-    assert as_it_is_now(core, order, before, None).parts[0].memory_mib == AFTER_MIB
+    assert as_it_is_now(core, order, before, None)[0].parts[0].memory_mib == AFTER_MIB
+
+
+@pytest.mark.parametrize("action", ["pause", "checkpoint"])
+def test_a_container_that_is_still_being_prepared_is_as_suspended_as_its_pod(action: str) -> None:
+    """Others may have been given what it gives up."""
+    core = slices(compute=300)
+    core.handle(m.GrantReceived(share("a", compute=300)), 0.0)
+    (order,) = [one for one in core.handle(start("a"), 0.0) if isinstance(one, m.HandOver)]
+    before = slice_of(order.uid, order.container, order.share, None, NODE)
+    assert as_it_is_now(core, order, before, None)[1] is None
+    suspension = Suspension(plan_id="p", action=action)  # type: ignore[arg-type]
+    core.handle(m.GrantReceived(msgspec.structs.replace(share("a", compute=300), suspension=suspension, number=9)), 0.0)
+    if action == "pause":
+        assert as_it_is_now(core, order, before, None)[1] == suspension
+    else:
+        with pytest.raises(ValueError, match="suspended by checkpoint"):
+            as_it_is_now(core, order, before, None)
+    core.handle(release("a"), 0.0)
+    with pytest.raises(ValueError, match="being released"):
+        as_it_is_now(core, order, before, None)

@@ -73,6 +73,27 @@ async def test_a_call_that_never_gets_a_cpu_is_given_up_with_the_true_reason() -
     gate.set()
 
 
+async def test_a_call_whose_caller_was_cancelled_is_waited_for() -> None:
+    """As where the kubelet gives a start up while NVML is asked for it: NVML does not hang because of that."""
+    gate, worker = threading.Event(), Worker(30.0)
+    first = asyncio.create_task(worker.call(gate.wait))
+    await eventually(lambda: worker._running is not None)
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    following = asyncio.create_task(worker.call(lambda: "answered"))
+    gate.set()
+    assert await following == "answered"
+
+
+async def test_a_call_that_hung_is_not_waited_for_again() -> None:
+    gate, worker = threading.Event(), Worker(0.05)
+    for why in ("no answer within", "an earlier call has not returned"):
+        with pytest.raises(Hung, match=why):
+            await worker.call(gate.wait)
+    gate.set()
+
+
 @pytest.fixture
 def little_cpu() -> Iterator[Path]:
     """A cgroup with 5 ms of CPU in 100 ms: 50m."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.book.book import Book
 from shared.contracts.facts import Gone, Put
+from shared.model import names
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.suspension import Suspension, encode_suspension
 from tests.support import build
 
 
@@ -162,6 +165,29 @@ def test_an_older_inventory_of_the_same_boot_changes_nothing() -> None:
     assert len(book.nodes["n"].gpus) == 2
     book.put_inventory(build.inventory("n", gpus=1, generation=1, boot="boot-2"))
     assert len(book.nodes["n"].gpus) == 1, "numbers start again with a boot"
+
+
+def test_a_pod_whose_grant_is_returned_is_not_suspended_any_more() -> None:
+    """Nothing of it runs or is on the host, and it has no turn to wait for, whatever its annotation says."""
+    suspended = encode_suspension(Suspension(plan_id="p", action="checkpoint"))
+    pod = build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g"), **{names.ANNOTATION_SUSPENDED: suspended})
+    book = make_book(*build.put(build.node("n"), pod))
+    (state,) = book.pods.values()
+    assert (state.suspension is not None, book.parked) == (True, {"g"})
+    book.release("g")
+    assert (state.suspension, book.parked) == (None, set())
+    meta = msgspec.structs.replace(pod.metadata, labels={"edited": "1"})
+    book.apply(Put(object=build.newer(msgspec.structs.replace(pod, metadata=meta))))
+    assert book.pods[state.uid] is not state, "it was read anew"
+    assert book.pods[state.uid].suspension is None
+
+
+def test_generations_begin_anew_after_a_lost_checkpoint() -> None:
+    book = make_book(*build.put(build.node("n")))
+    book.put_inventory(build.inventory("n", gpus=2, generation=5))
+    anew = msgspec.structs.replace(build.inventory("n", gpus=1, generation=1), checkpoint_id="b")
+    book.put_inventory(anew)
+    assert len(book.nodes["n"].gpus) == 1
 
 
 def test_a_freed_row_fits_nothing_and_is_used_for_the_next_node() -> None:

@@ -42,6 +42,9 @@ class Node:
 
     def __init__(self, folder: Path, *leases: LiveSlice) -> None:
         self.leases = list(leases)
+        self.served: list[LiveSlice] = []
+        self.kept: list[set[tuple[str, str]]] = []
+        """The containers whose specs were kept, at each clean-up."""
         self.ended: list[str] = []
         self.now = 0.0
         self.closed = frozenset({"GPU-a"})
@@ -60,12 +63,12 @@ class Node:
             log=SimpleNamespace(warning=lambda what, **_: self.logged.append(what)),
         )
         node: Any = SimpleNamespace(
-            agent=SimpleNamespace(containers=lambda: tuple(self.leases), live=lambda: ()),
+            agent=SimpleNamespace(containers=lambda: tuple(self.leases), live=lambda: tuple(self.served)),
             devices=SimpleNamespace(closed_gpus=lambda: self.closed),
             end_container=self._end_container,
             mig=SimpleNamespace(wake=lambda: None),
         )
-        specs: Any = SimpleNamespace(keep_only=lambda _: None)
+        specs: Any = SimpleNamespace(keep_only=lambda kept: self.kept.append(set(kept)))
         self.monitor = ReleaseMonitor(
             ctx,
             node,
@@ -127,6 +130,15 @@ async def test_a_container_ends_when_its_cgroup_is_gone_and_nothing_else_has_it(
     node.remove(UID)
     assert await node.check(1.0) == [UID]
     assert (node.says(), node.count(), node.logged) == ("", 0.0, [])
+
+
+async def test_what_a_server_for_another_node_leaves_is_removed_when_its_lease_has_ended(node: Node) -> None:
+    """It is no container of this node's kubelet, so no check ends it."""
+    node.leases, node.served = [], [lease(OTHER)]
+    await node.check(0.0, 1.0)
+    node.served = []
+    await node.check(2.0, 3.0)
+    assert node.kept == [{(OTHER, "main")}, set()]
 
 
 async def test_a_hung_nvml_delays_the_end_for_the_time_that_is_set(node: Node, machine: Machine) -> None:

@@ -37,6 +37,7 @@ def test_equivalence_classes_without_a_node_are_dropped_and_never_reused_for_ano
         ("driver_version", "615.1", False),
         ("strategies", ("exclusive",), False),
         ("boot_id", "another", True),
+        ("checkpoint_id", "another", True),
         ("generation", 7, True),
     ],
 )

@@ -137,6 +137,22 @@ def test_a_lost_agent_must_sync_when_it_returns_even_with_the_same_boot() -> Non
     assert not gets_a_place(placement)
 
 
+def test_an_agent_that_has_lost_its_checkpoint_must_sync_even_in_the_same_boot() -> None:
+    """It knows no grant of its node, and is told all of them before it gets another."""
+    placement = Placement().nodes("n", gpus=1)
+    before, placement.answer = asked(placement), False
+    inventory = msgspec.structs.replace(build.inventory("n", gpus=1), checkpoint_id="b")
+    placement.send(m.InventorySeen(inventory))
+    assert not gets_a_place(placement)
+    placement.send(answered(before))
+    assert "uid-team-late" not in placement.core.holds, "that is what the earlier one said"
+    placement.send(answered(asked(placement)))
+    assert "uid-team-late" in placement.core.holds
+    sent = asked(placement)
+    placement.send(m.InventorySeen(msgspec.structs.replace(inventory, generation=2)))
+    assert asked(placement) is sent, "the same agent again"
+
+
 # --- which answers are believed ---------------------------------------------------------------------------------
 
 

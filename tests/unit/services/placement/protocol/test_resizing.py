@@ -9,6 +9,7 @@ import pytest
 
 from services.node_agent import messages as a
 from services.node_agent.core import Agent
+from services.node_agent.state import Checkpoint
 from services.placement import messages as m
 from services.placement.protocol.nodes import RESEND_S
 from shared.contracts.commands import AmendGrant, AnnounceEvent, TouchPod
@@ -465,6 +466,43 @@ def test_a_new_leader_learns_of_promises_by_the_sync() -> None:
     (order, *_) = amendments(said + world.wait(6))
     assert world.write(order)
     assert world.all_mib("p") == (16384, 16384, 16384)
+
+
+def test_a_promise_ends_with_the_checkpoint_of_its_node() -> None:
+    """Its containers have ended, and start again with all that is granted."""
+    world = World("p")
+    assert amendments(world.annotate("p", resize="memory=4Gi"))
+    world.agent = Agent("n", Checkpoint(node="n", checkpoint_id="another"))
+    world.inventory = msgspec.structs.replace(world.inventory, checkpoint_id="another")
+    world.agent.handle(a.InventorySeen(world.inventory), 0.0)
+    said = world.placement.send(m.InventorySeen(world.inventory))
+    world.agent.handle(a.StartRequested("uid-team-p", "c"), 0.0)
+    world.used_mib["p"] = 10_000
+    assert not amendments(said + world.wait(10))
+    assert world.all_mib("p") == (16384, 16384, 16384)
+    world.used_mib["p"] = 4096
+    (order, *_) = amendments(world.wait(60))
+    assert world.write(order)
+    assert world.all_mib("p") == (4096, 4096, 4096)
+
+
+def test_a_promise_from_before_the_checkpoint_was_lost_is_not_believed_when_it_comes_late() -> None:
+    world = World("p")
+    world.loses_grants = True
+    world.annotate("p", resize="memory=4Gi")
+    order = only(world.placement.commands, m.SendGrant)[-1].grant
+    assert order.shrink is not None
+    world.agent = Agent("n", Checkpoint(node="n", checkpoint_id="another"))
+    world.inventory = msgspec.structs.replace(world.inventory, checkpoint_id="another")
+    world.agent.handle(a.InventorySeen(world.inventory), 0.0)
+    world.placement.send(m.InventorySeen(world.inventory))
+    world.agent.handle(a.StartRequested("uid-team-p", "c"), 0.0)
+    said = m.GrantAcknowledged(
+        "n", order.grant.grant_id, ok=True, reason="", amendment=0, shrunk=order.shrink, number=order.number
+    )
+    assert not amendments(world.placement.send(said))
+    later = msgspec.structs.replace(said, number=world.placement.core.nodes.first_number["n"])
+    assert amendments(world.placement.send(later)), "it is a promise of now"
 
 
 def test_an_agent_that_does_not_resize_gets_no_order() -> None:

@@ -52,7 +52,7 @@ def _known(candidates: Candidates, preemptor: Preemptor, states: list[PodState])
     return found
 
 
-_STEPS = ("run", "run", "slice", "end", "release", "delete", "touch", "label", "budget", "inventory", "tick")
+_STEPS = ("run", "run", "slice", "end", "release", "delete", "touch", "label", "budget", "inventory", "void", "tick")
 """Methods of `_Walk`."""
 
 
@@ -103,11 +103,16 @@ class _Walk:
             self.preemptor.send(m.GrantOver(f"grant-{self.left.pop()}"))
 
     def inventory(self) -> None:
-        """A GPU fails, or all are well again."""
+        """A GPU fails or is gone, or all are well again."""
         node, self.number = self.rng.choice(NODES), self.number + 1
-        states = {self.rng.randrange(2 * GPUS): "unhealthy"}
-        made = build.inventory(node, gpus=GPUS, generation=self.number, states=states, park_mib=8 * TOTAL_MIB)
+        states, there = {self.rng.randrange(2 * GPUS): "unhealthy"}, self.rng.choice((GPUS, GPUS, GPUS - 1))
+        made = build.inventory(node, gpus=there, generation=self.number, states=states, park_mib=8 * TOTAL_MIB)
         self.preemptor.send(m.InventorySeen(made))
+
+    def void(self) -> None:
+        """The node gives back the grant of a pod that stays, as where its GPU is gone."""
+        if (name := self._some()) is not None:
+            self.preemptor.send(m.GrantOver(f"grant-{name}"))
 
     def delete(self) -> None:
         if (name := self._some()) is not None:
