@@ -66,6 +66,12 @@ int table_add_reference(enum kind kind, uint64_t key, int by, entry_t *entry) {
     return known;
 }
 
+void table_restore_reference(const entry_t *ended) {
+    entry_t entry;
+    if (ended->references > 0) table_add_reference(ended->kind, ended->key, 1, &entry);
+    else table_put(ended->kind, ended->key, ended->gpu, ended->bytes, ended->context, 1);
+}
+
 int table_find(enum kind kind, uint64_t key, entry_t *found) {
     entry_t *there;
     pthread_mutex_lock(&table_guard);
@@ -112,7 +118,8 @@ void table_move_context(uint64_t from, uint64_t to) {
     pthread_mutex_lock(&table_guard);
     for (size_t i = 0; i < room; i++)
         if (entries[i].context == from && (entries[i].kind == POINTER || entries[i].kind == ARRAY
-            || entries[i].kind == EXTERNAL || entries[i].kind == EXECUTABLE)) entries[i].context = to;
+            || entries[i].kind == EXTERNAL || entries[i].kind == IMPORT || entries[i].kind == EXECUTABLE))
+            entries[i].context = to;
     pthread_mutex_unlock(&table_guard);
 }
 

@@ -16,27 +16,26 @@
 static struct own { int attached, locks; } *mine; /* both are 1 in an attached process; wiped in children */
 static pthread_mutex_t attach_guard = PTHREAD_MUTEX_INITIALIZER;
 
-/* All locks except timing.c's, in the order in which they may be nested. */
+/* All locks except timing.c's, in the order in which they may be nested; finding_guard comes after them. */
 static pthread_mutex_t *const all[] = {&attach_guard, &contexts_guard, &pools_guard, &graphs_guard, &table_guard,
-    &account_guard, &finding_guard};
+    &account_guard};
 enum { LOCKS = sizeof all / sizeof *all };
 
-/* A driver that forks while it is loaded does so in the thread that holds finding_guard. */
-static int held_by_us(int i) { return all[i] == &finding_guard && is_finding(); }
-
 static void before_fork(void) {
-    for (int i = 0; i < LOCKS; i++)
-        if (!held_by_us(i)) pthread_mutex_lock(all[i]);
+    for (int i = 0; i < LOCKS; i++) pthread_mutex_lock(all[i]);
 }
 static void in_parent(void) {
-    for (int i = LOCKS; i-- > 0;)
-        if (!held_by_us(i)) pthread_mutex_unlock(all[i]);
+    for (int i = LOCKS; i-- > 0;) pthread_mutex_unlock(all[i]);
 }
+
+/* A driver that forks while it is loaded does so in the thread that holds finding_guard. */
+static void hold_finding(void) { if (!is_finding()) pthread_mutex_lock(&finding_guard); }
+static void drop_finding(void) { if (!is_finding()) pthread_mutex_unlock(&finding_guard); }
 
 /* Called in a child, because the parent's threads may have held some. */
 static void locks_reinit(void) {
-    for (int i = 0; i < LOCKS; i++)
-        if (!held_by_us(i)) pthread_mutex_init(all[i], NULL);
+    for (int i = 0; i < LOCKS; i++) pthread_mutex_init(all[i], NULL);
+    if (!is_finding()) pthread_mutex_init(&finding_guard, NULL);
 }
 
 static void report(const char *what) {
@@ -85,10 +84,25 @@ static void ensure_own_locks(void) {
     while (__atomic_load_n(&mine->locks, __ATOMIC_ACQUIRE) != 1) {}
 }
 
+static void in_child(void) {
+    locks_reinit();
+    if (mine) mine->attached = 0, mine->locks = 1;
+}
+
+/* The handler that was registered last goes first. A thread that holds one of our locks may wait for the allocator's,
+ * so ours must be taken before those: an allocator, and the driver, have registered their handlers by now. Before the
+ * driver is loaded, finding_guard alone is used. */
+static void register_handlers(void) {
+    static int registered;
+    if (!__atomic_exchange_n(&registered, 1, __ATOMIC_SEQ_CST)) pthread_atfork(before_fork, in_parent, in_child);
+}
+__attribute__((constructor)) static void begin(void) { pthread_atfork(hold_finding, drop_finding, in_child); }
+
 /* Disables cancellation: a thread that is cancelled while it opens or reads a file would leave the lock held. */
 static int attach_now(void) {
     int before, done;
     now_ns(); /* loads the driver, whose initialisation may do anything: not while the lock is held */
+    register_handlers();
     if (mine) ensure_own_locks();
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
     pthread_mutex_lock(&attach_guard);
@@ -112,9 +126,3 @@ int attached(void) {
     const struct own *own = __atomic_load_n(&mine, __ATOMIC_ACQUIRE);
     return LIKELY(own && __atomic_load_n(&own->attached, __ATOMIC_ACQUIRE)) || attach_now();
 }
-
-static void in_child(void) {
-    locks_reinit();
-    if (mine) mine->attached = 0, mine->locks = 1;
-}
-__attribute__((constructor)) static void begin(void) { pthread_atfork(before_fork, in_parent, in_child); }

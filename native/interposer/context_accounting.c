@@ -78,7 +78,7 @@ void context_refund(uint64_t context, int setting, uint64_t more) {
 }
 
 static int of_context(const entry_t *entry, const void *context) {
-    return (entry->kind == POINTER || entry->kind == ARRAY || entry->kind == EXTERNAL)
+    return (entry->kind == POINTER || entry->kind == ARRAY || entry->kind == EXTERNAL || entry->kind == IMPORT)
         && entry->context == (uint64_t)(uintptr_t)context;
 }
 static int graph_of(const entry_t *entry, const void *context) {

@@ -40,6 +40,16 @@ enum { AHEAD_NS = 1000000000, SAVED_PERIODS = 10, TAIL = 25, LONG_PART = 6, LONG
 #define STORE(x, v) __atomic_store_n(&(x), v, __ATOMIC_SEQ_CST)
 #define ADD(x, v) __atomic_add_fetch(&(x), v, __ATOMIC_SEQ_CST)
 
+/* What the agent orders of a GPU, read once. A change may come at any moment, when a neighbour comes, ends or is
+ * resized: what is divided by must be what was checked. */
+static struct kerf_gpu_orders read_orders(int gpu) {
+    const struct kerf_gpu_orders *now = &orders->gpu[gpu];
+    return (struct kerf_gpu_orders){.compute_milli = LOAD(now->compute_milli), .in_flight_us = LOAD(now->in_flight_us),
+        .private_milli = LOAD(now->private_milli), .period_ns = LOAD(now->period_ns),
+        .window_start_ns = LOAD(now->window_start_ns), .window_ns = LOAD(now->window_ns),
+        .lent_milli = LOAD(now->lent_milli)};
+}
+
 static int limited(const struct kerf_gpu_orders *o) { return o->compute_milli > 0 && o->compute_milli < MILLI; }
 int is_limited(int gpu) { return orders->tier != KERF_TIER_LOW && limited(&orders->gpu[gpu]); }
 
@@ -55,8 +65,8 @@ enum timing must_time(void) {
     return !for_peers ? NEVER_TIMED : LOAD(orders->peers_held) ? TIMED_WITHOUT_AGENT : ALWAYS_TIMED;
 }
 
-static int is_held_by_agent(const struct kerf_gpu_orders *o, uint64_t now_ns) {
-    return (LOAD(orders->paused) || LOAD(o->gate) == KERF_GATE_CLOSED) && agent_is_alive(now_ns);
+static int is_held_by_agent(int gpu, uint64_t now_ns) {
+    return (LOAD(orders->paused) || LOAD(orders->gpu[gpu].gate) == KERF_GATE_CLOSED) && agent_is_alive(now_ns);
 }
 
 static int64_t window_of(const struct kerf_gpu_orders *o) {
@@ -88,20 +98,19 @@ static void refill_own_bucket(int gpu, uint64_t milli, int64_t cap, uint64_t now
 }
 
 /* In a container that forges its counters in several processes, each gets its part of the share. */
-static uint64_t private_milli(int gpu, uint64_t milli) {
-    const uint64_t part = orders->gpu[gpu].private_milli;
-    return part && part < milli ? part : milli;
+static uint64_t private_milli(const struct kerf_gpu_orders *o, uint64_t milli) {
+    return o->private_milli && o->private_milli < milli ? o->private_milli : milli;
 }
 
-static void refill(int gpu, uint64_t milli, uint64_t estimate_ns, uint64_t now_ns) {
+static void refill(int gpu, const struct kerf_gpu_orders *o, uint64_t milli, uint64_t estimate_ns, uint64_t now_ns) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
-    const int64_t window = window_of(&orders->gpu[gpu]);
+    const int64_t window = window_of(o);
     const int64_t loose = (int64_t)(LOOSE_PERIOD_NS / MILLI * milli);
-    const int64_t cap = window ? (int64_t)(orders->gpu[gpu].period_ns * milli / MILLI + estimate_ns)
+    const int64_t cap = window ? (int64_t)(o->period_ns * milli / MILLI + estimate_ns)
         : loose < LOOSE_CAP_NS ? loose : LOOSE_CAP_NS;
     uint64_t last = LOAD(c->refilled_ns), from;
     int64_t tokens;
-    refill_own_bucket(gpu, private_milli(gpu, milli), cap, now_ns);
+    refill_own_bucket(gpu, private_milli(o, milli), cap, now_ns);
     if (last > now_ns + AHEAD_NS) from = now_ns; /* forged: start from now */
     else if (now_ns < last + REFILL_NS) return;
     else from = last > own_bucket[gpu].seen_ns ? last : own_bucket[gpu].seen_ns;
@@ -136,9 +145,8 @@ static uint64_t reach_in_bounds(const struct kerf_gpu_orders *o, uint64_t estima
 }
 
 /* Adapts `reach` once in each period. */
-static void adapt(int gpu, uint64_t estimate_ns, uint64_t now_ns) {
+static void adapt(int gpu, const struct kerf_gpu_orders *o, uint64_t estimate_ns, uint64_t now_ns) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
-    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
     const uint64_t period = now_ns / o->period_ns, step = o->window_ns / 16 + 1;
     const uint64_t last_end = period ? (period - 1) * o->period_ns + o->window_start_ns + o->window_ns : 0;
     const int64_t unspent = tokens_of(gpu) - (int64_t)(o->window_ns - o->window_ns * o->compute_milli / MILLI);
@@ -183,8 +191,7 @@ static uint64_t behind(int gpu, const struct kerf_gpu_orders *o, uint64_t since_
 static uint64_t larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
 /* Returns 0 if a launch that begins at `begin_ns` is inside the window; otherwise when to try again. */
-static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
-    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+static uint64_t window_wait(int gpu, const struct kerf_gpu_orders *o, const moment_t *m, uint64_t begin_ns) {
     const uint64_t start = m->now_ns / o->period_ns * o->period_ns + o->window_start_ns, half_ns = m->estimate_ns / 2;
     const uint64_t reach = reach_in_bounds(o, m->estimate_ns, LOAD(counters->gpu[gpu].reach_ns));
     /* a pause of the peers in which the GPU can change to this context and back without loss */
@@ -206,7 +213,7 @@ static uint64_t window_wait(int gpu, const moment_t *m, uint64_t begin_ns) {
         }
         if (m->now_ns < soon) return sooner(m->peers_due_ns, soon);
     }
-    adapt(gpu, m->estimate_ns, m->now_ns);
+    adapt(gpu, o, m->estimate_ns, m->now_ns);
     /* it fits no window */
     if (begin_ns == m->now_ns && m->estimate_ns > o->window_ns && m->now_ns < start + o->window_ns) return 0;
     if (begin_ns + half_ns <= start + reach) return 0;
@@ -244,8 +251,7 @@ static uint64_t owed_since(int gpu, const struct kerf_gpu_orders *o, uint64_t no
 
 /* The start tag of a slice that does not have the GPU. It is later, so that short launches come QUANTUM_NS at a time,
  * or for half of what may be saved: each change to another slice leaves the GPU idle until a thread wakes. */
-static uint64_t waiting_since(int gpu, const moment_t *m) {
-    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+static uint64_t waiting_since(int gpu, const struct kerf_gpu_orders *o, const moment_t *m) {
     const uint64_t turn_ns = sooner(QUANTUM_NS, (uint64_t)own_bucket[gpu].cap_ns / 2);
     const uint64_t less_ns = m->estimate_ns < turn_ns ? turn_ns - m->estimate_ns : 0;
     return owed_since(gpu, o, m->now_ns) + less_ns * MILLI / o->compute_milli;
@@ -258,8 +264,7 @@ static int is_long(const struct kerf_gpu_orders *o, uint64_t estimate_ns) {
 static int has_turn(int gpu) { return signals && gpu < (int)signals->gpu_count; }
 
 /* Whether launches take turns now, outside the timetable. Announces that they are long. */
-static int takes_turns(int gpu, const moment_t *m) {
-    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+static int takes_turns(int gpu, const struct kerf_gpu_orders *o, const moment_t *m) {
     if (!has_turn(gpu)) return 0;
     if (is_long(o, m->estimate_ns))
         STORE(signals->turn[gpu].long_until_ns, m->now_ns + m->estimate_ns + LONG_PERIODS * o->period_ns);
@@ -267,19 +272,19 @@ static int takes_turns(int gpu, const moment_t *m) {
 }
 
 /* Returns 0 if it is the slice's turn; otherwise when to look again. */
-static uint64_t turn_wait(int gpu, const moment_t *m, uint64_t own_ns) {
+static uint64_t turn_wait(int gpu, const struct kerf_gpu_orders *o, const moment_t *m, uint64_t own_ns) {
     if (tokens_of(gpu) >= own_bucket[gpu].cap_ns) return 0; /* the peers have had all the time that is theirs */
     if (m->peers_due_ns > m->now_ns) return m->peers_due_ns;
     if (own_ns) /* it has the GPU */
-        return m->peers_owed_since_ns < owed_since(gpu, &orders->gpu[gpu], m->now_ns)
+        return m->peers_owed_since_ns < owed_since(gpu, o, m->now_ns)
             && m->peers_owed_since_ns < m->now_ns ? m->due_ns : 0;
-    return m->peers_owed_since_ns < waiting_since(gpu, m) && m->peers_owed_since_ns < m->now_ns
+    return m->peers_owed_since_ns < waiting_since(gpu, o, m) && m->peers_owed_since_ns < m->now_ns
         ? m->now_ns + POLL_NS / 5 : 0;
 }
 
 /* Announces whether a launch waits for its turn, and the slice's start tag. */
-static void announce_turn(int gpu, const moment_t *m, uint64_t waits_until_ns) {
-    STORE(signals->turn[gpu].owed_since_ns, waiting_since(gpu, m));
+static void announce_turn(int gpu, const struct kerf_gpu_orders *o, const moment_t *m, uint64_t waits_until_ns) {
+    STORE(signals->turn[gpu].owed_since_ns, waiting_since(gpu, o, m));
     STORE(signals->turn[gpu].waiting_until_ns, waits_until_ns ? waits_until_ns + 2 * POLL_NS : 0);
 }
 
@@ -287,26 +292,27 @@ static int lends[KERF_MAX_GPUS]; /* whether the last verdict was GO in time that
 int gate_lends(int gpu) { return lends[gpu]; }
 
 /* Returns the lent GPU time that may begin. */
-static int64_t lent_tokens(int gpu, uint64_t now_ns) {
+static int64_t lent_tokens(int gpu, const struct kerf_gpu_orders *o, uint64_t now_ns) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
     uint64_t last = LOAD(c->lent_refilled_ns);
     int64_t tokens;
     if (now_ns >= last + REFILL_NS && __atomic_compare_exchange_n(&c->lent_refilled_ns, &last, now_ns, 0,
         __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
-        tokens = ADD(c->lent_tokens_ns, last ? earned(last, now_ns, orders->gpu[gpu].lent_milli) : LENT_CAP_NS);
+        tokens = ADD(c->lent_tokens_ns, last ? earned(last, now_ns, o->lent_milli) : LENT_CAP_NS);
         if (tokens > LENT_CAP_NS) ADD(c->lent_tokens_ns, LENT_CAP_NS - tokens);
     }
     return LOAD(c->lent_tokens_ns);
 }
 
 /* Whether the launch may begin in time that is lent. Otherwise `until_ns` is when to look again at the latest. */
-static int may_borrow(int gpu, const moment_t *m, uint64_t own_ns, uint64_t *until_ns) {
+static int may_borrow(int gpu, const struct kerf_gpu_orders *o, const moment_t *m, uint64_t own_ns,
+    uint64_t *until_ns) {
     const uint64_t free_ns = m->peers_busy_until_ns + orders->idle_for_ns, in_flight_ns = own_ns + m->others_ns;
     const uint64_t left_ns = m->estimate_ns < LENT_BOUND_NS ? LENT_BOUND_NS - m->estimate_ns : 0;
-    const int64_t tokens = lent_tokens(gpu, m->now_ns);
+    const int64_t tokens = lent_tokens(gpu, o, m->now_ns);
     if (m->peers_busy_until_ns && free_ns > m->now_ns) return *until_ns = sooner(*until_ns, free_ns), 0;
     if (tokens <= 0) {
-        const uint64_t missing_ns = (uint64_t)-tokens * MILLI / orders->gpu[gpu].lent_milli;
+        const uint64_t missing_ns = (uint64_t)-tokens * MILLI / o->lent_milli;
         return *until_ns = sooner(*until_ns, m->now_ns + REFILL_NS + missing_ns), 0;
     }
     if (in_flight_ns > left_ns)
@@ -315,7 +321,7 @@ static int may_borrow(int gpu, const moment_t *m, uint64_t own_ns, uint64_t *unt
 }
 
 int watches_peers(int gpu, const moment_t *m) {
-    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    const struct kerf_gpu_orders read = read_orders(gpu), *o = &read;
     const uint64_t begin_ns = m->due_ns > m->now_ns ? m->due_ns : m->now_ns;
     uint64_t start, reach;
     if (orders->tier == KERF_TIER_LOW) return 1;
@@ -342,8 +348,7 @@ static int saves[KERF_MAX_GPUS];
  * batch, and its events would cost as much as a short kernel. */
 static int waits_for_room[KERF_MAX_GPUS];
 
-static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until_ns) {
-    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+static enum verdict judge(int gpu, const struct kerf_gpu_orders *o, const moment_t *m, int turns, uint64_t *until_ns) {
     const int low = orders->tier == KERF_TIER_LOW;
     const uint64_t bound_ns = o->in_flight_us ? (uint64_t)o->in_flight_us * 1000 : DEFAULT_BOUND_NS;
     const uint64_t own_ns = m->due_ns > m->now_ns ? m->due_ns - m->now_ns : 0;
@@ -352,7 +357,7 @@ static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until
     int64_t missing_ns;
     uint64_t wait_ns = 0, milli = low ? orders->low_floor_milli : o->compute_milli;
     *until_ns = m->now_ns + POLL_NS;
-    if (is_held_by_agent(o, m->now_ns)) return HELD_BY_AGENT;
+    if (is_held_by_agent(gpu, m->now_ns)) return HELD_BY_AGENT;
     if (!low && !limited(o) && !o->in_flight_us) return GO;
     /* A launch that follows shortly before the end of what it waits for leaves no gap: threads wake late. */
     if (own_ns + m->others_ns && (!m->estimate_ns || (own_ns + m->others_ns > (low ? 0 : EARLY_NS)
@@ -377,29 +382,29 @@ static enum verdict judge(int gpu, const moment_t *m, int turns, uint64_t *until
         return WAIT_TIME;
     }
     if (!limited(o)) return GO;
-    if (turns) wait_ns = turn_wait(gpu, m, own_ns);
-    else if (window_of(o)) wait_ns = window_wait(gpu, m, own_ns ? m->due_ns : m->now_ns);
+    if (turns) wait_ns = turn_wait(gpu, o, m, own_ns);
+    else if (window_of(o)) wait_ns = window_wait(gpu, o, m, own_ns ? m->due_ns : m->now_ns);
     if (tokens_of(gpu) <= 0) saves[gpu] = !window_of(o);
     missing_ns = (!saves[gpu] ? 0 : own_bucket[gpu].cap_ns < 2 * SAVED_NS ? own_bucket[gpu].cap_ns / 2 : SAVED_NS)
         - tokens_of(gpu);
     if (!wait_ns && missing_ns < 0) return saves[gpu] = 0, GO;
     if (!wait_ns) wait_ns = m->now_ns + REFILL_NS + (uint64_t)missing_ns * MILLI / milli;
-    if (o->lent_milli && window_of(o) && may_borrow(gpu, m, own_ns, &wait_ns))
+    if (o->lent_milli && window_of(o) && may_borrow(gpu, o, m, own_ns, &wait_ns))
         return began_in_pause_ns[gpu] = m->now_ns, lends[gpu] = 1, GO;
     *until_ns = sooner(m->now_ns + 10 * POLL_NS, wait_ns); /* the orders may change meanwhile */
     return WAIT_TIME;
 }
 
 enum verdict gate(int gpu, const moment_t *m, uint64_t *until_ns) {
-    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    const struct kerf_gpu_orders read = read_orders(gpu), *o = &read;
     const int low = orders->tier == KERF_TIER_LOW;
     enum verdict verdict;
     int turns;
     lends[gpu] = 0;
-    if (low || limited(o)) refill(gpu, low ? orders->low_floor_milli : o->compute_milli, m->estimate_ns, m->now_ns);
-    turns = !low && limited(o) && window_of(o) && takes_turns(gpu, m);
-    verdict = judge(gpu, m, turns, until_ns);
-    if (turns) announce_turn(gpu, m, verdict == WAIT_TIME || verdict == WAIT_WORK ? *until_ns : 0);
+    if (low || limited(o)) refill(gpu, o, low ? orders->low_floor_milli : o->compute_milli, m->estimate_ns, m->now_ns);
+    turns = !low && limited(o) && window_of(o) && takes_turns(gpu, o, m);
+    verdict = judge(gpu, o, m, turns, until_ns);
+    if (turns) announce_turn(gpu, o, m, verdict == WAIT_TIME || verdict == WAIT_WORK ? *until_ns : 0);
     return verdict;
 }
 
@@ -460,7 +465,7 @@ void gate_correct(int gpu, uint64_t estimate_ns, uint64_t used_ns) { correct(gpu
 
 uint64_t gate_settle(int gpu, uint64_t estimate_ns, uint64_t begin_ns, uint64_t end_ns, int lent) {
     struct kerf_gpu_counters *c = &counters->gpu[gpu];
-    const struct kerf_gpu_orders *o = &orders->gpu[gpu];
+    const struct kerf_gpu_orders read = read_orders(gpu), *o = &read;
     const uint64_t used = fresh_part(&c->busy_from_ns, &c->busy_until_ns, begin_ns, end_ns);
     const uint64_t own = fresh_part(&own_bucket[gpu].busy_from_ns, &own_bucket[gpu].busy_until_ns, begin_ns, end_ns);
     correct(gpu, estimate_ns, used, own, lent);

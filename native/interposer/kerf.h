@@ -57,6 +57,7 @@ void table_put(enum kind kind, uint64_t key, int gpu, uint64_t bytes, uint64_t c
 int table_remove(enum kind kind, uint64_t key, entry_t *taken); /* 0: not found */
 /* Changes the reference count by `by`, and removes the entry at 0. Returns 0 if there is no such entry. */
 int table_add_reference(enum kind kind, uint64_t key, int by, entry_t *entry);
+void table_restore_reference(const entry_t *ended); /* undoes the end of a reference, by what was returned then */
 int table_find(enum kind kind, uint64_t key, entry_t *found);
 int table_remove_any(int (*wanted)(const entry_t *, const void *), const void *what, entry_t *taken);
 /* Adds the removed bytes to `bytes_by_gpu`, which has KERF_MAX_GPUS elements. */

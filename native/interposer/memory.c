@@ -135,17 +135,18 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) {
 }
 
 /* Memory of another process that this one keeps alive is charged here, too. Otherwise its owner could free it and
- * still use it. */
+ * still use it. Where it is opened already, the driver returns the same address and counts. */
 #define OPENS(name)                                                                                 \
     EXPORT CUresult name(CUdeviceptr *to, ipc_t from, unsigned flags) {                             \
         CUresult result;                                                                            \
         size_t bytes = 0;                                                                           \
         uint64_t charge;                                                                            \
+        entry_t again;                                                                              \
         int gpu;                                                                                    \
         if (!present()) return REFUSED;                                                            \
         result = REAL(open_t, #name)(to, from, flags);                                              \
         gpu = current_gpu();                                                                           \
-        if (result || gpu < 0) return result;                                                       \
+        if (result || gpu < 0 || table_add_reference(IMPORT, *to, 1, &again)) return result;        \
         REAL(range_t, "cuMemGetAddressRange_v2")(NULL, &bytes, *to);                                \
         charge = charge_of(bytes);                                                                  \
         if (!reserve(gpu, charge)) return REAL(free_t, "cuIpcCloseMemHandle")(*to), FULL;           \
@@ -155,8 +156,15 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) {
 OPENS(cuIpcOpenMemHandle)
 OPENS(cuIpcOpenMemHandle_v2)
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
-    free_t real = REAL(free_t, "cuIpcCloseMemHandle");
-    FREE(IMPORT, pointer, real(pointer));
+    CUresult result;
+    entry_t entry;
+    int known;
+    if (!present()) return REFUSED;
+    known = table_add_reference(IMPORT, pointer, -1, &entry);
+    result = REAL(free_t, "cuIpcCloseMemHandle")(pointer);
+    if (known && result) table_restore_reference(&entry);
+    else if (known && entry.references <= 0) release(entry.gpu, entry.bytes);
+    return result;
 }
 
 /* An allocation of another process's pool. It is freed like any other (cuMemFree, cuMemFreeAsync). */

@@ -45,11 +45,16 @@ static void drop_reference(uint64_t handle) {
     if (table_add_reference(PHYSICAL, handle, -1, &entry) && entry.references <= 0) release(entry.gpu, entry.bytes);
 }
 
+/* The reference ends before the call: another thread may be given the same handle as soon as the driver is done. */
 EXPORT CUresult cuMemRelease(CUphysical handle) {
     CUresult result;
+    entry_t entry;
+    int known;
     if (!present()) return REFUSED;
+    known = table_add_reference(PHYSICAL, handle, -1, &entry);
     result = REAL(release_t, "cuMemRelease")(handle);
-    if (!result) drop_reference(handle);
+    if (known && result) table_restore_reference(&entry);
+    else if (known && entry.references <= 0) release(entry.gpu, entry.bytes);
     return result;
 }
 
@@ -87,11 +92,16 @@ static int mapped_in(const entry_t *entry, const void *range) {
 EXPORT CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
     const range_t range = {pointer, pointer + bytes};
     CUresult result;
-    entry_t entry;
+    entry_t entry = {0}, memory = {0};
+    int mapped, known;
     if (!present()) return REFUSED;
+    mapped = table_remove(MAPPING, pointer, &entry);
+    known = mapped && table_add_reference(PHYSICAL, entry.bytes, -1, &memory);
     result = REAL(unmap_t, "cuMemUnmap")(pointer, bytes);
+    if (result && known) table_restore_reference(&memory);
+    if (result && mapped) table_put(MAPPING, pointer, entry.gpu, entry.bytes, 0, 1);
     if (result) return result;
-    if (table_remove(MAPPING, pointer, &entry)) drop_reference(entry.bytes);
+    if (known && memory.references <= 0) release(memory.gpu, memory.bytes);
     while (bytes > 2 << 20 && table_remove_any(mapped_in, &range, &entry)) drop_reference(entry.bytes);
     return result;
 }

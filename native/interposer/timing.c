@@ -51,6 +51,14 @@ static void disown(void) {
     pthread_setcancelstate(cancellable, NULL);
 }
 
+/* A launch is no point of cancellation, and a thread that was cancelled here would seem to wait for ever. */
+static void sleep_uncancelled(uint64_t until_ns) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    sleep_until(until_ns);
+    pthread_setcancelstate(before, NULL);
+}
+
 /* Exchanges the thread's capture mode. While any thread captures in the global mode, an event query of another thread
  * invalidates the capture, unless that thread is in the relaxed mode. */
 static int exchange_capture_mode(int mode) {
@@ -340,7 +348,7 @@ static timeline_t *pass_gate(timeline_t *l, CUstream stream, uint64_t key, enum 
         if (verdict == HELD_BY_AGENT) until = m.now_ns + held_poll_ns(m.now_ns - begun);
         drop_guard();
         disown();
-        if (until) sleep_until(until);
+        if (until) sleep_uncancelled(until);
         l = own_current(busy); /* contexts may have been created or destroyed meanwhile */
     }
     if (!begun) return l;

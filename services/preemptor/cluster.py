@@ -16,7 +16,7 @@ from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.policy import PolicyError, read_queues
 from shared.model.kinds import Object
-from shared.model.objects import ConfigMap, Gang, Pod
+from shared.model.objects import ConfigMap, Gang, Node, Pod
 from shared.queues.queues import Queues, policy_text
 
 
@@ -42,6 +42,8 @@ class Cluster:
                 self._protection.end_missing(self.book.pods, now)
                 for state in self.book.pods.values():
                     self._suspend(state)
+                for name in self.book.nodes:
+                    self._trust_agent(name)
                 self.changed_nodes.note_all()
                 self._read_policy()
             case m.FactsSeen():
@@ -52,13 +54,20 @@ class Cluster:
                     self.changed_nodes.note(self._nodes_of(fact.object))
             case m.InventorySeen():
                 self.book.put_inventory(event.inventory)
-                self.book.set_agent_trouble(event.inventory.node, "")
+                self._trust_agent(event.inventory.node)
             case m.AgentLost():
                 self.book.retire_agent(event.node)
             case m.GrantOver():
                 # Where its GPU is gone the node's capacity stays as it was.
                 if (held := self.book.release(event.grant_id)) is not None:
                     self.changed_nodes.note(held.nodes)
+
+    def _trust_agent(self, name: str) -> None:
+        """Whether an agent may get something is placement's to judge. A node that comes back has the inventory that it
+        had, and its agent need not say it again."""
+        node = self.book.nodes[name]
+        if node.inventory is not None:
+            self.book.set_agent_trouble(name, "the node is gone" if node.object is None else "")
 
     def _release_ended(self, known: Collection[str]) -> None:
         """Releases the grants of pods that had ended before this process heard of them.
@@ -86,6 +95,9 @@ class Cluster:
                     self.gangs.see(self.book.pods[uid], now, able=not self.book.pods[uid].refusal)
                 else:
                     self.gangs.forget(uid, now)
+            case Node():
+                if seen.metadata.name in self.book.nodes:
+                    self._trust_agent(seen.metadata.name)
             case Gang():
                 for uid in self.gangs.named_by(seen):
                     self.gangs.see(self.book.pods[uid], now)

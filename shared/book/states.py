@@ -111,6 +111,7 @@ class PodState(msgspec.Struct):
             request=self.request,
             uses=self.uses,
             adaptive=self.adaptive,
+            life=self.life,
             takes_turns=self.takes_turns,
             kept_for=self.uid,
         )

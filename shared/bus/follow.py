@@ -30,9 +30,11 @@ class Follower:
         self._handler = handler
         self.next_sequence = max(start, 1)
         self._consumer: EphemeralConsumer | None = None
+        self.on_stop: Callable[[], None] = lambda: None
         self._task = asyncio.create_task(self._run(), name=f"follow {stream}")
 
     async def stop(self) -> None:
+        self.on_stop()
         if not await end(self._task):
             log.error("bus_follower_hangs", stream=self._stream)
 

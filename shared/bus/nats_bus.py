@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,7 @@ class NatsBus:
         self._events.start()
         self._resync_s = resync_s
         self._subscriptions: list[CoreSubscription] = []
-        self._watches: list[KvWatch | Follower] = []
+        self._watches: dict[int, KvWatch | Follower] = {}
         connection.on_reconnect(self._wake_watches)
 
     @classmethod
@@ -180,7 +181,7 @@ class NatsBus:
 
     async def follow_events(self, handler: Callable[[LogEntry], Awaitable[None]], *, start: int = 1) -> Subscription:
         follower = Follower(self.js, subjects.STREAM_EVENTS, handler, start)
-        self._watches.append(follower)
+        self._keep(follower)
         return follower
 
     # --- the log ------------------------------------------------------------------------------------------------
@@ -213,19 +214,27 @@ class NatsBus:
     # --- buckets ------------------------------------------------------------------------------------------------
 
     def kv(self, bucket: str) -> NatsKv:
-        return NatsKv(self.js, bucket, resync_s=self._resync_s, keep=self._watches.append)
+        return NatsKv(self.js, bucket, resync_s=self._resync_s, keep=self._keep)
+
+    def _keep(self, watch: KvWatch | Follower) -> None:
+        """It is told of new connections until it is stopped. What it tells (a leader's session, with its whole book) is
+        held by it no longer than that."""
+        self._watches[id(watch)] = watch
+        watch.on_stop = partial(self._unkeep, id(watch))
+
+    def _unkeep(self, watch_id: int) -> None:
+        self._watches.pop(watch_id, None)
 
     async def _wake_watches(self) -> None:
-        for watch in self._watches:
+        for watch in tuple(self._watches.values()):
             watch.wake()
 
     # --- the end ------------------------------------------------------------------------------------------------
 
     async def drain(self) -> None:
         """Stops receiving, finishes received messages, sends published ones, closes. Takes about 15 s at most."""
-        for watch in self._watches:
+        for watch in tuple(self._watches.values()):
             await watch.stop()
-        self._watches.clear()
         if self._subscriptions:
             await asyncio.gather(*(subscription.stop() for subscription in tuple(self._subscriptions)))
         if self._connection.connected:
@@ -234,7 +243,6 @@ class NatsBus:
 
     async def close(self) -> None:
         """Closes at once; what is running is cancelled."""
-        for watch in self._watches:
+        for watch in tuple(self._watches.values()):
             await watch.stop()
-        self._watches.clear()
         await self._connection.close()

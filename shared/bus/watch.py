@@ -51,6 +51,7 @@ class KvWatch:
         self._synced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._consumer: EphemeralConsumer | None = None
+        self.on_stop: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Returns when the handler has had every present key. Raises BusError when there is no such bucket or no
@@ -77,6 +78,7 @@ class KvWatch:
 
     async def stop(self) -> None:
         """Stops telling, and takes the consumer off the server."""
+        self.on_stop()
         task, self._task = self._task, None
         if task is not None and not await end(task):
             log.error("bus_watch_hangs", watch=self._filter)

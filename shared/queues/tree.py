@@ -114,6 +114,8 @@ class Tree:
         self.root = Branch("", QueueDefaults(), None)
         self.unassigned = Branch(UNASSIGNED, QueueDefaults(limit=Amounts(gpus=0)), self.root)
         self.queues: dict[str, Branch] = {}
+        self._automatic: set[str] = set()
+        """Those of namespaces that no queue is named after. Their names are not the policy's to give away."""
         self._dirty: dict[str, Branch] = {}
         waiting = {rule.name: rule for rule in policy.queues}
         for rule in policy.queues:
@@ -132,18 +134,24 @@ class Tree:
     def find(self, named: str, namespace: str) -> Branch:
         """Returns the queue of a pod with this label (empty: none) in this namespace.
 
-        `unassigned` if it has none.
+        `unassigned` if it has none. The queue of a namespace, which no rule names, is that namespace's alone.
         """
         queue = self.queues.get(named or namespace)
-        if queue is None:
-            return self.unassigned if named else self._of_namespace(namespace)
+        if queue is None or queue.name in self._automatic:
+            return self._of_namespace(namespace) if named in ("", namespace) else self.unassigned
         if queue.children or (queue.namespaces and namespace not in queue.namespaces):
             return self.unassigned
         return queue
 
+    def named(self, name: str) -> Branch | None:
+        """The queue of this name in the policy."""
+        return None if name in self._automatic else self.queues.get(name)
+
     def _of_namespace(self, namespace: str) -> Branch:
-        made = self.queues[namespace] = Branch(namespace, self.policy.default, self.root)
-        return made
+        if namespace not in self.queues:
+            self.queues[namespace] = Branch(namespace, self.policy.default, self.root)
+            self._automatic.add(namespace)
+        return self.queues[namespace]
 
     # --- use ---------------------------------------------------------------------------------------------------
 

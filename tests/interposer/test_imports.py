@@ -32,3 +32,8 @@ def test_memory_that_something_binds_is_charged_until_it_is_unbound(limited: Lim
 def test_memory_of_a_logical_endpoint_stays_charged(limited: Limited) -> None:
     count, most, charged, after = limited(LIMIT).run("imports", "endpoint", str(PIECE))
     assert (count, most, charged, after) == (FULL, FULL * PIECE, FULL * PIECE, FULL * PIECE)
+
+
+def test_memory_that_is_opened_again_is_charged_once_until_it_is_closed_as_often(limited: Limited) -> None:
+    """The driver counts the openings and returns the same address."""
+    assert limited(LIMIT).run("imports", "again", str(PIECE)) == [PIECE] * 3 + [PIECE, PIECE, 0]

@@ -311,16 +311,25 @@ CUresult cuIpcGetMemHandle(ipc_t *to, CUdeviceptr pointer) {
     int s = share((block_t *)(uintptr_t)pointer);
     return memcpy(to, &s, sizeof s), CUDA_SUCCESS;
 }
+/* Memory that is opened already has the same address again, and its openings are counted, as NVIDIA documents it. */
+static block_t *opened[SHARES];
 CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *to, ipc_t from, unsigned flags) {
     int s;
     (void)flags;
     memcpy(&s, &from, sizeof s);
-    return *to = (CUdeviceptr)(uintptr_t)join_share(s), CUDA_SUCCESS;
+    if (opened[s]) opened[s]->references++;
+    else opened[s] = join_share(s);
+    return *to = (CUdeviceptr)(uintptr_t)opened[s], CUDA_SUCCESS;
 }
 CUresult cuIpcOpenMemHandle(CUdeviceptr *to, ipc_t from, unsigned flags) {
     return cuIpcOpenMemHandle_v2(to, from, flags);
 }
-CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) { return drop((block_t *)(uintptr_t)pointer); }
+CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
+    block_t *block = (block_t *)(uintptr_t)pointer;
+    for (int s = 0; s < SHARES; s++)
+        if (opened[s] == block && block->references == 1) opened[s] = NULL;
+    return drop(block);
+}
 
 CUresult allocate_from(CUdeviceptr *to, uint64_t bytes, int device, CUpool pool) {
     CUresult result = bytes ? pool_take(pool, rounded(bytes)) : CUDA_ERROR_INVALID_VALUE;

@@ -5,7 +5,9 @@
  *   pool      allocations of another process's pool, which their owner has freed: two processes
  *   bind      memory that a multicast object binds, and whose handle is released
  *   bind_v2   the same by the form of CUDA 13
- *   endpoint  the same by a logical endpoint, which is not unbound here */
+ *   endpoint  the same by a logical endpoint, which is not unbound here
+ * imports again BYTES: opens memory of another process three times. Prints the account after each opening, and after
+ * each closing. */
 #include "api.h"
 #include "../../../native/interposer/control_block.h"
 #include <fcntl.h>
@@ -44,6 +46,35 @@ static CUresult import(uint64_t *to) {
     result = CALL(cuMemPoolImportPointer, , 11020)(to, pool, &handle);
     if (!result && write(down[1], "x", 1) != 1) return -1;
     return result;
+}
+
+static void again(void) {
+    enum { TIMES = 3 };
+    ipc_t handle;
+    uint64_t pointer, first = 0;
+    char token;
+    if (!fork()) {
+        use_device(0);
+        NEED(CALL(cuMemAlloc, _v2, 3020)(&pointer, (size_t)bytes));
+        NEED(CALL(cuIpcGetMemHandle, , 4010)(&handle, pointer));
+        if (write(up[1], &handle, sizeof handle) == sizeof handle && read(down[0], &token, 1) == 1) _exit(0);
+        _exit(6);
+    }
+    use_device(0);
+    if (read(up[0], &handle, sizeof handle) != sizeof handle) exit(6);
+    const uint64_t before = account();
+    for (int i = 0; i < TIMES; i++) {
+        NEED(CALL(cuIpcOpenMemHandle, _v2, 11000)(&pointer, handle, 1u));
+        if (first && pointer != first) exit(7);
+        first = pointer;
+        printf("%lu ", account() - before);
+    }
+    for (int i = 0; i < TIMES; i++) {
+        NEED(CALL(cuIpcCloseMemHandle, , 4010)(pointer));
+        printf("%lu ", account() - before);
+    }
+    printf("\n");
+    if (write(down[1], "x", 1) == 1) wait(NULL);
 }
 
 static CUresult take(const char *way, int i) {
@@ -85,10 +116,11 @@ int main(int argc, char **argv) {
         if (!fork()) owner();
         close(up[1]), close(down[0]);
     }
-    use_device(0);
     snprintf(path, sizeof path, "%s/counters", getenv("KERF_DIRECTORY"));
     counters = mmap(NULL, sizeof *counters, PROT_READ, MAP_SHARED, open(path, O_RDONLY), 0);
     if (counters == MAP_FAILED) return 4;
+    if (!strcmp(argv[1], "again")) return pipe(up) || pipe(down) ? 4 : (again(), 0);
+    use_device(0);
     if (!strncmp(argv[1], "bind", 4)) NEED(CALL(cuMulticastCreate, , 12010)(&object, NULL));
     while (count < MOST && !take(argv[1], count)) count++;
     most = device_used(0), then = account();

@@ -103,8 +103,8 @@ MUTANTS = [
         name="private-rate-ignored",
         what="each process that forges gets the container's share",
         file="native/interposer/gate.c",
-        old="return part && part < milli ? part : milli;",
-        new="return part && part > milli ? part : milli;",
+        old="return o->private_milli && o->private_milli < milli ? o->private_milli : milli;",
+        new="return o->private_milli && o->private_milli > milli ? o->private_milli : milli;",
         tests=("tests/interposer/test_forged.py",),
     ),
     Mutant(

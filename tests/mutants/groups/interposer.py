@@ -185,4 +185,26 @@ MUTANTS = [
             "tests/interposer/test_waits.py::test_first_launches_do_not_wait_for_an_idle_gpu_once_others_were_short",
         ),
     ),
+    Mutant(
+        name="divides-by-what-the-agent-changes",
+        what="what a launch is divided by is read again after it was checked",
+        file="native/interposer/gate.c",
+        old="less_ns * MILLI / o->compute_milli;",
+        new="less_ns * MILLI / orders->gpu[gpu].compute_milli;",
+        tests=(
+            "tests/interposer/test_account.py::"
+            "test_launches_are_judged_while_the_agent_changes_what_the_slice_may_have",
+        ),
+    ),
+    Mutant(
+        name="each-opening-is-charged",
+        what="memory of another process that is opened twice is charged twice, and is free at the first close",
+        file="native/interposer/memory.c",
+        old="if (result || gpu < 0 || table_add_reference(IMPORT, *to, 1, &again)) return result;",
+        new="if (result || gpu < 0 || (again.bytes = 0)) return result;",
+        tests=(
+            "tests/interposer/test_imports.py::"
+            "test_memory_that_is_opened_again_is_charged_once_until_it_is_closed_as_often",
+        ),
+    ),
 ]

@@ -78,4 +78,12 @@ MUTANTS = [
         new="return now >= self._old_at",
         tests=(_TESTS + "test_a_free_key_is_left_to_a_newer_process_for_a_moment",),
     ),
+    Mutant(
+        name="stopped-watches-are-kept",
+        what="the bus keeps what a stopped watch tells, such as an ended session with its whole book",
+        file="shared/bus/nats_bus.py",
+        old="        self._watches.pop(watch_id, None)\n",
+        new="        pass\n",
+        tests=("tests/unit/shared/bus/test_nats_bus.py::test_what_is_stopped_holds_nothing_of_its_owner",),
+    ),
 ]

@@ -301,4 +301,12 @@ MUTANTS = [
         new="self._book.without_room([])",
         tests=(f"{RESERVED_BESIDE}::test_a_place_is_kept_beside_a_victim_that_has_more_than_the_place_needs",),
     ),
+    Mutant(
+        name="returned-nodes-are-not-planned-for",
+        what="on a node that was gone for a moment nothing is preempted until its agent reports its GPUs again",
+        file="services/preemptor/cluster.py",
+        old="                if seen.metadata.name in self.book.nodes:\n",
+        new="                if False:\n",
+        tests=(f"{UNIT}/test_core_rounds.py::test_on_a_node_that_comes_back_pods_are_preempted_again",),
+    ),
 ]

@@ -311,4 +311,21 @@ MUTANTS = [
         new="        if False:\n",
         tests=("tests/unit/services/watcher/test_executors.py::test_a_pod_groups_condition_is_not_written_again",),
     ),
+    Mutant(
+        name="tenants-use-each-others-automatic-queues",
+        what="a pod that names another namespace uses up the limit that this one has by default",
+        file="shared/queues/tree.py",
+        old="            self._automatic.add(namespace)\n",
+        new="            pass\n",
+        tests=("tests/unit/shared/queues/test_tree_precedence.py::"
+               "test_the_queue_of_a_namespace_without_one_is_that_namespaces_alone",),
+    ),
+    Mutant(
+        name="reserved-places-count-as-preemptible",
+        what="what is reserved for a pod that cannot be preempted is not counted against what its queue is guaranteed",
+        file="shared/book/states.py",
+        old="            life=self.life,\n",
+        new="",
+        tests=("tests/unit/shared/book/test_states.py::test_a_reserved_place_counts_against_quotas_as_its_pod_would",),
+    ),
 ]  # fmt: skip

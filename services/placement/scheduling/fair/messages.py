@@ -57,7 +57,7 @@ def unassigned(state: PodState, tree: Tree) -> Reason:
     """The pod belongs to no queue."""
     meta = state.pod.metadata
     named = meta.labels.get(names.LABEL_QUEUE, "")
-    queue = tree.queues.get(named or meta.namespace)
+    queue = tree.named(named or meta.namespace)
     where = f"label {names.LABEL_QUEUE}" if named else f"its namespace, for it has no label {names.LABEL_QUEUE}"
     if queue is None:
         return Reason(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.preemptor import core
+from services.preemptor import core, pending_pods
 from services.preemptor import messages as m
 from services.preemptor.planning import victims
 from shared.book import disruption_cost
@@ -191,3 +191,17 @@ def test_a_node_that_goes_with_its_pods_is_forgotten(after_s: float) -> None:
     plans = [*preemptor.plans(after_s), *preemptor.plans()]
     assert [b.node for plan in plans for b in plan.beneficiaries] == ["b"]
     preemptor.plans(2 * victims.KNOWN_S)
+
+
+def test_on_a_node_that_comes_back_pods_are_preempted_again() -> None:
+    """Its agent had never left, and does not report its GPUs once more."""
+    preemptor = Preemptor("a", gpus=1)
+    preemptor.run("low", "a", 0)
+    node = preemptor.core.book.nodes["a"].object
+    assert node is not None
+    preemptor.send(m.FactsSeen(build.gone(node)))
+    preemptor.wait("high")
+    assert preemptor.plans() == []
+    preemptor.send(m.FactsSeen((Put(object=node),)))
+    (plan,) = preemptor.plans(pending_pods.AGAIN_S)
+    assert preemptor.reserve(plan) == ["low"]

@@ -71,3 +71,10 @@ def test_a_field_that_is_read_tells_pods_apart(change: dict[str, Any]) -> None:
 def test_metadata_that_is_read_tells_pods_apart(change: dict[str, Any]) -> None:
     pod = written("p")
     assert not is_read_alike(pod, with_meta(pod, **change))
+
+
+def test_a_reserved_place_counts_against_quotas_as_its_pod_would() -> None:
+    """What a queue may have that cannot be taken back is counted by the placeholder before the pod is there."""
+    state = pod_state(build.gpu_pod("p", gpus=1, annotations={names.ANNOTATION_PREEMPTIBLE: "false"}))
+    assert not state.life.preemptible
+    assert not state.placeholder("uid").life.preemptible

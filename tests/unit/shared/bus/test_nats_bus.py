@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -261,3 +263,21 @@ async def test_no_server_is_an_error_that_names_the_address_and_hides_the_passwo
     ) as failed:
         await NatsBus.connect("nats://user:secret@127.0.0.1:1", timeout_s=0.3)
     assert "secret" not in str(failed.value)
+
+
+@pytest.mark.parametrize("kind", ["watch", "events"])
+async def test_what_is_stopped_holds_nothing_of_its_owner(bus: NatsBus, kind: str) -> None:
+    """A session that has ended is told nothing more, and has a whole book in memory."""
+
+    class Owner:
+        async def told(self, _: object) -> None:
+            pass
+
+    owner = Owner()
+    kept = weakref.ref(owner)
+    watch = await (bus.kv(subjects.KV_NODES).watch(owner.told) if kind == "watch" else bus.follow_events(owner.told))
+    del owner
+    await watch.stop()
+    del watch
+    gc.collect()
+    assert kept() is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shared.contracts.policy import read_queues
+from shared.contracts.policy import Amounts, QueueDefaults, QueuePolicy, QueueRule, read_queues
 from shared.queues.amounts import Amount
 from shared.queues.tree import Offer, Tree
 
@@ -77,3 +77,13 @@ def test_the_one_that_precedes_is_the_one_that_the_tree_serves_first(
     served = made.next()
     assert served is not None
     assert (served.uid == one[1].uid) == made.precedes(made.queues[one[0]], one[1], made.queues[two[0]], two[1])
+
+
+def test_the_queue_of_a_namespace_without_one_is_that_namespaces_alone() -> None:
+    """Else a tenant could use up the limit that another one gets by default."""
+    made = Tree(QueuePolicy(queues=(QueueRule(name="research"),), default=QueueDefaults(limit=Amounts(gpus=1))))
+    for seen in (False, True):
+        assert made.find("c", "b") is made.unassigned, f"a pod of c was seen before: {seen}"
+        assert made.find("", "c") is made.find("c", "c")
+    assert made.named("c") is None
+    assert made.find("research", "b") is made.queues["research"]
