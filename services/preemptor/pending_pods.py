@@ -74,25 +74,20 @@ class PendingPods(dict[str, PendingPod]):
     def due(self, planned: Collection[str], now: float) -> list[list[PodState]]:
         """Returns what to plan for, the highest priority first.
 
-        A group is a single pod, or as many members of a gang as it needs at once.
+        A group is a single pod, or as many members of a gang as it needs at once. No pod is preempted for pods that
+        need no GPU; one of a gang, such as a launcher, gets its place with those that do.
         """
         groups: dict[str, list[PodState]] = {}
         for uid, waits in self.items():
             state = self._book.pods.get(uid)
-            if (
-                state is None
-                or uid in planned
-                or waits.not_before > now
-                or state.refusal
-                or state.request is None
-                or state.never_preempts
-            ):
+            if state is None or uid in planned or waits.not_before > now or state.refusal or state.never_preempts:
                 continue
             gang = self._gangs.of(uid)
             if gang is not None and not gang.known.isdisjoint(planned):
                 continue  # one plan per gang: where it begins decides where the other members go
             groups.setdefault(uid if gang is None else gang.key, []).append(state)
-        whole = [found for members in groups.values() if (found := self.oldest_needed(members))]
+        some = [members for members in groups.values() if any(state.request is not None for state in members)]
+        whole = [found for members in some if (found := self.oldest_needed(members))]
         return sorted(whole, key=lambda members: (-min(s.pod.spec.priority for s in members), *_age(members[0])))
 
     def oldest_needed(self, members: Sequence[PodState]) -> list[PodState]:

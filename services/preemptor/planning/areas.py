@@ -38,30 +38,36 @@ class Areas:
 
     def __init__(self, book: Book, gangs: Gangs) -> None:
         self._book, self._gangs = book, gangs
-        self._nodes = [node for _, node in sorted(book.nodes.items()) if node.gpus]
-        self._by_label: dict[str, dict[str, list[NodeState]]] = {}
+        self._all = [node for _, node in sorted(book.nodes.items())]
+        self._with_gpus = [node for node in self._all if node.gpus]
+        self._by_label: dict[tuple[str, bool], dict[str, list[NodeState]]] = {}
 
     def of(self, members: Sequence[PodState], closed: Container[str] = ()) -> list[Area]:
         """Returns the areas that could hold all members if they were empty. `closed`: nodes that are left out."""
         gang = self._gangs.of(members[0].uid)
         if gang is not None and any(one.required for one in gang.tree.all() if one.name):
             return []  # a plan looks at one domain for all members
+        by_gpu = all(state.request is not None for state in members)
         if gang is None or not gang.required:
-            return [Area(self._nodes)]
-        levels = self._level(gang.required)
+            return [Area(self._nodes(by_gpu=by_gpu))]
+        levels = self._level(gang.required, by_gpu=by_gpu)
         begun = sorted(begun_in(gang, self._book))
         found = [Area(nodes, value) for value, nodes in levels.items()]
         if begun:
             found = [Area([node for value in begun for node in levels.get(value, ())], "|".join(begun))]
         return [area for area in found if self._holds(area, members, closed)]
 
-    def _level(self, label: str) -> dict[str, list[NodeState]]:
-        if label not in self._by_label:
-            found = self._by_label[label] = {}
-            for node in self._nodes:
+    def _nodes(self, *, by_gpu: bool) -> list[NodeState]:
+        """`by_gpu`: each member needs a GPU. Another one may run on a node without."""
+        return self._with_gpus if by_gpu else self._all
+
+    def _level(self, label: str, *, by_gpu: bool) -> dict[str, list[NodeState]]:
+        if (label, by_gpu) not in self._by_label:
+            found = self._by_label[label, by_gpu] = {}
+            for node in self._nodes(by_gpu=by_gpu):
                 if value := value_on(self._book, node.name, label):
                     found.setdefault(value, []).append(node)
-        return self._by_label[label]
+        return self._by_label[label, by_gpu]
 
     def _holds(self, area: Area, members: Sequence[PodState], closed: Container[str]) -> bool:
         """Whether the area could hold the members. Groups with different requests are checked independently."""

@@ -91,7 +91,7 @@ class Bounds:
         if least is None or count == 1 or ask is None or not ask.whole or ask.profile:
             return least
         parts: list[EmptyingCost] = []
-        for node in self.area:
+        for node in [node for node in self.area if node.gpus]:
             if self._wait_for_release and self._candidates.leaving(node):
                 parts += [NOTHING] * (len(node.gpus) // ask.count)
             elif any(c.suspends for c in self._candidates.on(node, state)):
@@ -116,6 +116,10 @@ class Bounds:
         return msgspec.msgpack.encode(state.request), self._candidates.preemption_class(state)
 
     def _bound(self, state: PodState, node: NodeState, kind: object) -> Bound | None:
+        if state.request is None:
+            return FREE  # no pod is preempted for it
+        if not node.gpus:
+            return None
         if self._wait_for_release and self._candidates.leaving(node):
             return FREE
         known = self._candidates.bounds_on(node)

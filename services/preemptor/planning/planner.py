@@ -351,6 +351,8 @@ class Planner:
         grant = attempt.fits(())
         if grant is not None:
             return Option(attempt.node.name, (), grant)
+        if state.request is None:
+            return None  # no pod is preempted for CPU; what the other members' victims leave is free already
         candidates = [c for c in self._candidates.on(attempt.node, state) if c.uid not in self._gone]
         for action in self._candidates.non_disruptive:
             suspended = [one for c in candidates if action.name in c.suspends and (one := action.apply(c)) is not None]

@@ -377,7 +377,7 @@ class Candidates:
                 continue
             if (
                 uid in self._promised
-                or not state.grant_id
+                or not (state.grant_id or (state.request is None and state.charged))
                 or self._cannot_end(state)
                 or not self._preemption_policy.may_preempt(beneficiary, state)
             ):
@@ -433,8 +433,8 @@ class Candidates:
         )
 
     def _candidate(self, state: PodState, node: str) -> Candidate:
-        held = self._book.grants[state.grant_id]
-        shares = _shares(held, node)
+        held = self._book.grants.get(state.grant_id)
+        shares = () if held is None else _shares(held, node)  # a member of a gang may need no GPU
         pods = self._book.pods
         price = price_of(state, self._book, self._now)
         least = sum(
@@ -450,7 +450,7 @@ class Candidates:
             Last((meta.creation_timestamp, meta.name)),
             state.uid,
             node,
-            Demand() if held.client else state.demand,
+            Demand() if held is not None and held.client else state.demand,
             shares,
             state.grant_id,
             tuple(budgets_of(state, self._book)),
@@ -464,7 +464,9 @@ class Candidates:
 
         A suspended pod has none: it has little left, and it cannot have two suspension orders at once.
         """
-        held = self._book.grants[state.grant_id]
+        held = self._book.grants.get(state.grant_id)
+        if held is None:
+            return ()
         one_node = len({share.node for part in held.given.containers.values() for share in part.gpus}) == 1
         if (
             state.uid in self._suspension_failed

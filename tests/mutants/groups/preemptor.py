@@ -309,4 +309,38 @@ MUTANTS = [
         new="                if False:\n",
         tests=(f"{UNIT}/test_core_rounds.py::test_on_a_node_that_comes_back_pods_are_preempted_again",),
     ),
+    Mutant(
+        name="launchers-keep-their-gang-from-preempting",
+        what="a gang of which one member needs no GPU preempts no pod",
+        file="services/preemptor/pending_pods.py",
+        old="if any(state.request is not None for state in members)]",
+        new="if all(state.request is not None for state in members)]",
+        tests=("tests/unit/services/preemptor/test_tables.py::test_before_and_after",),
+    ),
+    Mutant(
+        name="launchers-keep-their-gang-from-being-preempted",
+        what="a gang of which one member needs no GPU is never preempted",
+        file="services/preemptor/planning/victims.py",
+        old="                or not (state.grant_id or (state.request is None and state.charged))\n",
+        new="                or not state.grant_id\n",
+        tests=("tests/unit/services/preemptor/test_tables.py::test_before_and_after",),
+    ),
+    Mutant(
+        name="launchers-only-beside-gpus",
+        what="a plan does not know the nodes without GPUs, where a gang's launcher could run",
+        file="services/preemptor/planning/areas.py",
+        old="        return self._with_gpus if by_gpu else self._all\n",
+        new="        return self._with_gpus\n",
+        tests=("tests/unit/services/preemptor/test_tables.py::test_before_and_after",),
+    ),
+    Mutant(
+        name="launchers-are-gone-at-once",
+        what="a plan goes on while a victim without GPUs still runs",
+        file="services/placement/protocol/suspension.py",
+        old="        if not victim.grant_id:\n",
+        new="        if False:\n",
+        tests=(
+            "tests/unit/services/placement/preemption/test_reservations.py::test_a_plan_waits_for_victims_that_have_no_gpu_too",
+        ),
+    ),
 ]

@@ -188,7 +188,7 @@ class ApiServer:
 
     # --- Bindings, annotations and evictions ------------------------------------------------------------------------
 
-    def bind(self, pod: Pod, node: str, grant: Grant) -> None:
+    def bind(self, pod: Pod, node: str, grant: Grant | None) -> None:
         seen = build.bound(pod, node, grant)
         start = datetime.fromtimestamp(self._clock.wall, UTC).isoformat()
         self.show(msgspec.structs.replace(seen, status=PodStatus(phase="Running", start_time=start)))

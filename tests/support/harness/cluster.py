@@ -209,9 +209,10 @@ class Cluster:
         pod = self.api.live.get(order.uid)
         if pod is None or pod.spec.node_name:
             return
-        assert order.grant
-        grant = decode_grant(order.grant)
-        self.nodes.grants[grant.grant_id] = grant
+        assert order.grant or self.placement.core.book.pods[order.uid].request is None
+        grant = decode_grant(order.grant) if order.grant else None
+        if grant is not None:
+            self.nodes.grants[grant.grant_id] = grant
         self.api.bound_at[pod.metadata.name].append(self.clock.now)
         self.nodes.assert_no_double_booking()
         self.api.bind(pod, order.node, grant)

@@ -10,10 +10,11 @@ half of the compute, as a slice that its node enforces. "(20)": only memory, not
 - p1: priority; r100: it has run for 100 s; m3600: its minimum run time; c5: its restart cost
 - u9: it has been observed using 9 GiB of each of its GPUs (then slices may be shrunk)
 - g2 or g3/2: in a gang of that size (and minimum); t: its whole gang in one rack
-- o: opportunistic; b: under the disruption budget; q:a: in queue a
+- o: opportunistic; b: under the disruption budget; q:a: in queue a; n:a: only on node a
 - d45: its grace period is 45 s, and it uses all of it; ending: it has been deleted
 
-A pending pod is "name" with the same options and its request: "2" GPUs, or "(20,50)".
+A pending pod is "name" with the same options and its request: "2" GPUs, or "(20,50)". Without GPUs: "0", and as a
+running pod "name@node:".
 """
 
 from __future__ import annotations
@@ -230,6 +231,32 @@ TABLE = (
     Case("all of a gang gets in", TWICE, "a@a:0; b@b:0", "h 1 p9 g2; i 1 p9 g2", evicted="a b", placed="h i"),
     Case("or no pod is evicted", TWICE, "a@a:0; b@b:0 p9", "h 1 p9 g2; i 1 p9 g2"),
     Case("an incomplete gang preempts no pod", TWICE, "a@a:0; b@b:0", "h 1 p9 g2"),
+    Case(
+        "a gang with a launcher, which needs no GPU",
+        TWICE,
+        "a@a:0; b@b:0",
+        "h 1 p9 g3; i 1 p9 g3; l 0 p9 g3",
+        evicted="a b",
+        placed="h i l",
+    ),
+    Case(
+        "a launcher on a node without GPUs",
+        {"a": 1, "c": 0},
+        "a@a:0",
+        "h 1 p9 g2; l 0 p9 g2 n:c",
+        evicted="a",
+        placed="h l",
+    ),
+    Case(
+        "a gang with a launcher in one rack",
+        TWICE,
+        "a@a:0 r9; b@b:0",
+        "h 1 p9 g2 t; l 0 p9 g2 t",
+        evicted="b",
+        placed="h l",
+        racks="a=x b=y",
+    ),
+    Case("without GPUs no pod preempts", ONE, "a@n:0", "l 0 p9; h 1 p0", placed="l"),
     Case("free room and one victim", TWICE, "a@a:0", "h 1 p9 g2; i 1 p9 g2", evicted="a", placed="h i"),
     Case(
         "two on one node",
@@ -362,6 +389,15 @@ TABLE = (
         "beyond that all of it", {"n": 3}, "a@n:0 g3/2; b@n:1 g3/2; c@n:2 g3/2", "h 2 p9", evicted="a b c", placed="h"
     ),
     Case("a gang of which one is important stays", TWICE, "a@a:0 g2; b@b:0 g2 p9", "h 1 p9"),
+    Case(
+        "a gang's launcher ends with it",
+        {"a": 1, "b": 1, "c": 0},
+        "a@a:0 g3; b@b:0 g3; d@c: g3",
+        "h 1 p9",
+        evicted="a b d",
+        placed="h",
+    ),
+    Case("a gang of which the launcher is important stays", ONE, "a@n:0 g2; d@n: g2 p9", "h 1 p9"),
     Case("a gang for a gang", TWICE, "a@a:0 g2; b@b:0 g2", "h 1 p9 g2; i 1 p9 g2", evicted="a b", placed="h i"),
     # --- what keeps a pod
     Case(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -23,7 +24,7 @@ from tests.support.harness.nodes import GPU_MIB
 from tests.unit.services.preemptor.tables import TABLE, Case
 
 _ASK = re.compile(r"(\d+)|\((\d+)(?:,(\d+))?\)")
-_RUNS = re.compile(r"(\w+)@(\w+):([\d,]+?)(\(.*\))?$")
+_RUNS = re.compile(r"(\w+)@(\w+):([\d,]*?)(\(.*\))?$")
 SETTLES_S = 20
 ENDS_IN_S = 5.0
 _GRACE = re.compile(r"\bd(\d+)\b")
@@ -49,6 +50,8 @@ class _Words:
             self.notes["kerf.dev/gang-topology"] = f"required={RACK}"
         elif word == "never":
             self.spec["preemption_policy"] = "Never"
+        elif word.startswith("n:"):
+            self.spec["node_selector"] = {"kubernetes.io/hostname": word[2:]}
         elif word.startswith("q:"):
             self.labels["kerf.dev/queue"] = word[2:]
         elif word[0] == "g":
@@ -86,9 +89,9 @@ def _asks(text: str, count: int = 1) -> dict[str, Any]:
 def _pod(cluster: Cluster, words: _Words, asks: dict[str, Any]) -> Pod:
     notes = asks.pop("annotations", {}) | words.notes
     created = datetime.fromtimestamp(cluster.clock.wall, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    pod = build.gpu_pod(
+    make = partial(build.gpu_pod, **asks) if any(asks.values()) else build.pod
+    pod = make(
         words.name,
-        **asks,
         priority=words.priority,
         annotations=notes,
         labels=words.labels,
@@ -104,7 +107,7 @@ def _run(cluster: Cluster, text: str) -> None:
     found = _RUNS.fullmatch(place)
     assert found is not None, place
     words, node, part = _Words(found[1], rest), found[2], found[4]
-    gpus = [int(number) for number in found[3].split(",")]
+    gpus = [int(number) for number in found[3].split(",") if number]
     asks = _asks(part) if part else {"gpus": len(gpus)}
     mib = GPU_MIB if part is None else int(asks["memory"].removesuffix("Gi")) * 1024
     milli = 1000 if part is None else asks.get("compute", 0) * 10
@@ -113,7 +116,7 @@ def _run(cluster: Cluster, text: str) -> None:
     grant = Grant(
         grant_id=f"grant-{words.name}", term=1, containers={"c": ContainerGrant(strategy=strategy, gpus=shares)}
     )  # type: ignore[arg-type]
-    pod = build.bound(_pod(cluster, words, asks), node, grant)
+    pod = build.bound(_pod(cluster, words, asks), node, grant if gpus else None)
     started = datetime.fromtimestamp(cluster.clock.wall - words.ran_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     pod = msgspec.structs.replace(pod, status=PodStatus(phase="Running", start_time=started))
     if words.ending:
@@ -123,7 +126,8 @@ def _run(cluster: Cluster, text: str) -> None:
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, deletion_timestamp=until))
     if words.uses_gib:
         _seen(cluster, pod, node, gpus, words.uses_gib * 1024)
-    cluster.nodes.grants[grant.grant_id] = grant
+    if gpus:
+        cluster.nodes.grants[grant.grant_id] = grant
     cluster.api.ends_at[words.name] = words.ran_s + (words.grace_s or ENDS_IN_S) if words.ending else 1e9
     cluster.api.terminations.after_s[words.name] = words.grace_s
     cluster.api.show(pod)

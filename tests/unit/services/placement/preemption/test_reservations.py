@@ -321,6 +321,22 @@ def test_a_pod_of_a_gang_never_takes_what_is_reserved_for_another_one() -> None:
     assert cluster.placement.events(PreemptionAbandoned) == []
 
 
+def test_a_plan_waits_for_victims_that_have_no_gpu_too() -> None:
+    """Such as the launcher of a gang: its CPU may be needed."""
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    cluster = Proposals(Placement().nodes("n", gpus=1))
+    pods = (build.pod("launcher", annotations=notes), low("worker", annotations=notes))
+    cluster.placement.facts(*pods)
+    for pod in pods:
+        cluster.bound[pod.metadata.name] = cluster.placement.bind(pod)
+    cluster.wait(wants := high())
+    assert cluster.propose(cluster.plan("launcher", "worker")).ok
+    cluster.release("worker")
+    assert wants.metadata.uid not in cluster.placement.binds()
+    cluster.placement.facts(build.newer(cluster.bound["launcher"], phase="Failed"))
+    assert cluster.placement.binds()[wants.metadata.uid].node == "n"
+
+
 def test_a_member_that_is_gone_keeps_its_gang_from_no_other_plan() -> None:
     cluster = full_cluster()
     first, gone = gang(2)

@@ -11,7 +11,7 @@ from shared.model.life import STUCK_S
 from tests.support import build
 from tests.support.whatif import when, why
 from tests.unit.services.placement.scheduling.backfill.site import AFTER_S, Site, created
-from tests.unit.services.placement.scheduling.gangs.members import members
+from tests.unit.services.placement.scheduling.gangs.members import member, members
 
 
 def half_free() -> Site:
@@ -40,6 +40,15 @@ def test_a_gang_that_has_waited_long_has_the_gpus_reserved_that_it_waits_for() -
     site = half_free()
     (kept,) = site.kept
     assert (kept.name, kept.nodes, kept.gpu_milli) == ("gang team/train", ["a", "b"], 4000)
+
+
+def test_a_gang_of_which_the_oldest_pod_needs_no_gpu_has_them_reserved_too() -> None:
+    site = Site({"a": 2})
+    site.runs("old")
+    launcher, worker = (member(name, gpus=gpus, created=created(at)) for name, gpus, at in (("l", 0, 0), ("w", 2, 1)))
+    site.placement.facts(launcher, worker)
+    site.wait()
+    assert [(kept.name, sorted(kept.places)) for kept in site.kept] == [("gang team/g", ["uid-team-l", "uid-team-w"])]
 
 
 def test_a_pod_of_several_gpus_has_them_reserved_too() -> None:
