@@ -41,7 +41,7 @@ class Placement(Service):
             ctx.instance,
             on_elected=self._elected,
             on_lost=self._lost,
-            serves=lambda: self._session_now is not None and self._session_now.core.phase == "leading",
+            serves=self._serves,
             on_served=self._served,
         )
         ctx.health.set("role", ok=True, detail="standby")
@@ -49,6 +49,11 @@ class Placement(Service):
         self._served(False)
         ctx.metrics.observe_by(
             "kerf_placement_leader", "1 on the instance that leads.", lambda: float(self._leading is not None)
+        )
+        ctx.metrics.observe_by(
+            "kerf_placement_serving",
+            "1 on the instance that leads, has recovered and places pods.",
+            lambda: float(self._serves()),
         )
         self._log_failures = ctx.metrics.counter(
             "kerf_placement_log_failures_total",
@@ -59,6 +64,9 @@ class Placement(Service):
         self._sessions = 0
         self._export(ctx)
         ctx.spawn(self._leadership.run(), name="leadership")
+
+    def _serves(self) -> bool:
+        return self._session_now is not None and self._session_now.core.phase == "leading"
 
     def _export(self, ctx: Context) -> None:
         def of(read: Callable[[LeaderSession], float]) -> Callable[[], float]:

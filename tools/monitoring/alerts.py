@@ -40,12 +40,18 @@ ALERTS = (
     Alert(
         name="KerfNoLeader",
         severity="critical",
-        expr="(sum(kerf_placement_leader) or vector(0)) == 0",
+        expr="(sum(kerf_placement_serving) or vector(0)) == 0",
         wait="1m",
         summary="No placement process leads: no pod is placed",
-        description="For a minute no placement process has held the leader lease. Running pods are not affected; "
-        "pending pods wait.",
-        example=Example(series={'kerf_placement_leader{instance="a"}': "1 1 0x10"}, at="4m"),
+        description="For a minute no placement process has held the leader lease and recovered. Running pods are not "
+        "affected; pending pods wait.",
+        example=Example(
+            series={
+                'kerf_placement_leader{instance="a"}': "1x12",
+                'kerf_placement_serving{instance="a"}': "1 1 0x10",
+            },
+            at="4m",
+        ),
     ),
     Alert(
         name="KerfSeveralLeaders",
@@ -85,7 +91,7 @@ ALERTS = (
         severity="critical",
         expr=" or ".join(
             f'absent(kerf_build_info{{service="{name}"}})'
-            for name in ("placement", "watcher", "admission", "metrics", "preemptor")
+            for name in ("placement", "watcher", "admission", "metrics", "preemptor", "operator")
         ),
         wait="5m",
         summary="No {{ $labels.service }} is scraped",
@@ -94,7 +100,7 @@ ALERTS = (
         example=Example(
             series={
                 f'kerf_build_info{{service="{name}",version="0.2.0"}}': "1x20"
-                for name in ("placement", "watcher", "admission", "metrics")
+                for name in ("placement", "watcher", "admission", "metrics", "operator")
             },
             at="8m",
             labels={"service": "preemptor"},
@@ -119,8 +125,8 @@ ALERTS = (
         expr="increase(kerf_bus_denied_total[15m]) > 0",
         wait="0m",
         summary="NATS denies {{ $labels.instance }} a subject",
-        description="The NATS user of this service lacks a permission. The service's log line `bus_error` names the "
-        "subject.",
+        description="The NATS user of this service lacks a permission. The service's log line "
+        "`bus_permission_denied` names the subject.",
         example=Example(series={'kerf_bus_denied_total{instance="a"}': "0 0 1x10"}, at="5m", labels={"instance": "a"}),
     ),
     Alert(
@@ -151,13 +157,13 @@ ALERTS = (
         name="KerfPodsNotBound",
         severity="critical",
         expr="min_over_time(kerf_pods_holding[10m]) > 0\n"
-        'and on () sum(increase(kerf_placement_outcomes_total{outcome="bound"}[10m])) == 0',
+        'and on () (sum(increase(kerf_placement_outcomes_total{outcome="bound"}[10m])) or vector(0)) == 0',
         wait="0m",
         summary="{{ $value }} pods are decided and none of them gets bound",
         description="For ten minutes no Binding was seen while pods waited for one: the watcher or the API server "
         "refuses or does not answer.",
         example=Example(
-            series={"kerf_pods_holding": "0 3x20", 'kerf_placement_outcomes_total{outcome="bound"}': "7x20"},
+            series={"kerf_pods_holding": "0 3x20", 'kerf_placement_outcomes_total{outcome="decided"}': "3x20"},
             at="15m",
             value="3",
         ),

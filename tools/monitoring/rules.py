@@ -14,9 +14,11 @@ _TEMPLATE = re.compile(r"\{\{ \$(?:labels\.(\w+)|value)[^}]*\}\}")
 HEALTHY = {
     'kerf_placement_leader{instance="a"}': "1x300",
     'kerf_placement_leader{instance="b"}': "0x300",
+    'kerf_placement_serving{instance="a"}': "1x300",
+    'kerf_placement_serving{instance="b"}': "0x300",
     **{
         f'kerf_build_info{{service="{name}",version="0.2.0"}}': "1x300"
-        for name in ("placement", "watcher", "admission", "metrics", "preemptor")
+        for name in ("placement", "watcher", "admission", "metrics", "preemptor", "operator")
     },
     'kerf_placement_log_failures_total{cause="Unknown",instance="a",request="AppendRecord"}': "3x300",
     'kerf_placement_log_failures_total{cause="Refused",instance="a",request="AppendRecord"}': "0+1x300",
