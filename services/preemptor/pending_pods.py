@@ -86,18 +86,27 @@ class PendingPods(dict[str, PendingPod]):
             if gang is not None and not gang.known.isdisjoint(planned):
                 continue  # one plan per gang: where it begins decides where the other members go
             groups.setdefault(uid if gang is None else gang.key, []).append(state)
-        some = [members for members in groups.values() if any(state.request is not None for state in members)]
-        whole = [found for members in some if (found := self.oldest_needed(members))]
+        whole = [found for members in groups.values() if (found := self._oldest_with_gpus(members))]
         return sorted(whole, key=lambda members: (-min(s.pod.spec.priority for s in members), *_age(members[0])))
 
+    def _oldest_with_gpus(self, members: Sequence[PodState]) -> list[PodState]:
+        """The same as `oldest_needed`, where one of them needs a GPU; else those of the others that do."""
+        found = self.oldest_needed(members)
+        if found and found[0].request is None:
+            return self.oldest_needed([state for state in members if state.request is not None])
+        return found
+
     def oldest_needed(self, members: Sequence[PodState]) -> list[PodState]:
-        """Returns the oldest of these, as many as their gang needs; an empty list if there are fewer."""
+        """Returns the oldest of these, as many as their gang needs; an empty list if there are fewer.
+
+        Those that need GPUs come first.
+        """
         gang = self._gangs.of(members[0].uid) if members else None
         ordered = sorted(members, key=_age)
         if gang is None:
             return ordered[:1]
         chosen = set(gang.together([state.uid for state in ordered]))
-        return [state for state in ordered if state.uid in chosen]
+        return sorted((s for s in ordered if s.uid in chosen), key=lambda s: s.request is None)
 
     def nodes_with_expected_capacity(self, now: float) -> set[str]:
         return {node for waits in self.values() if waits.not_before > now for node in waits.expected_capacity}

@@ -8,7 +8,7 @@ from it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -210,10 +210,24 @@ class Reservations(dict[str, Reservation]):
             for r in self.values()
             if r.logged
             and not r.closing
-            and all(self._suspender.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)
-            and not any(self.book.nodes[b.node].agent_trouble for b in r.plan.beneficiaries)
+            and all(self._has_given_up(victim, r.plan) for victim in r.plan.victims)
+            and not any(self._is_in_trouble(b, r.places) for b in r.plan.beneficiaries)
             and self.turns.can_resume(r.plan)
         ]
+
+    def _has_given_up(self, victim: Victim, plan: Plan) -> bool:
+        """Whether it has given up what the plan needs. One without GPUs, such as a gang's launcher, is waited for where
+        its CPU is needed."""
+        if victim.grant_id:
+            return self._suspender.is_done(victim, plan.plan_id)
+        state = self.book.pods.get(victim.uid)
+        return state is None or state.ended or all(state.charged != b.node for b in plan.beneficiaries)
+
+    def _is_in_trouble(self, beneficiary: Beneficiary, places: Mapping[str, HeldPlace]) -> bool:
+        """Whether the node cannot be given to now. Without GPUs a pod needs no agent, and its node may have none."""
+        node, place = self.book.nodes[beneficiary.node], places.get(beneficiary.uid)
+        needs_agent = beneficiary.resumes or (place is not None and place.grant is not None)
+        return bool(node.agent_trouble) if needs_agent else node.object is None
 
     def obsolete(self, now: float) -> list[tuple[Reservation, str]]:
         """Returns the reservations that are obsolete or have exceeded their deadline, with the reason."""
@@ -254,7 +268,7 @@ class Reservations(dict[str, Reservation]):
         Cancelling now would waste their evictions.
         """
         plan = reservation.plan
-        left = [victim.uid for victim in plan.victims if not self._suspender.is_done(victim, plan.plan_id)]
+        left = [victim.uid for victim in plan.victims if not self._has_given_up(victim, plan)]
         return bool(left) and all(now < reservation.ending.get(uid, now) for uid in left)
 
     def beside(self, plan: Plan) -> list[Reservation]:

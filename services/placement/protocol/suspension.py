@@ -133,12 +133,8 @@ class Suspender:
     def is_done(self, victim: Victim, plan_id: str) -> bool:
         """Whether the node has confirmed the suspension.
 
-        A pod whose grant is released has given up everything, and one that has none (of a gang whose others have GPUs)
-        when it has ended.
+        A pod whose grant is released has given up everything.
         """
-        if not victim.grant_id:
-            state = self._book.pods.get(victim.uid)
-            return state is None or state.ended
         held = self._book.grants.get(victim.grant_id)
         return held is None or (is_suspension(victim) and held.suspension == suspension_by(victim, plan_id))
 

@@ -12,7 +12,7 @@ import msgspec
 
 from services.preemptor.planning.candidate import Bound, Candidate, Last
 from services.preemptor.planning.emptying_cost import NOTHING, EmptyingCost, min_total
-from services.preemptor.planning.fitting import alike, has_room
+from services.preemptor.planning.fitting import alike, has_host_room, has_room
 from services.preemptor.planning.victims import Candidates
 from shared.book.states import NodeState, PodState
 from shared.contracts.preemption import Action
@@ -75,7 +75,7 @@ class Bounds:
         one takes as long as the rest of the plan.
         """
         found = FREE
-        for kind in alike(members):
+        for kind in alike([state for state in members if state.request is not None]):
             bound = self._all_of(kind[0], len(kind), close=tells_areas_apart)
             if bound is None:
                 return None
@@ -113,11 +113,13 @@ class Bounds:
 
     def _kind(self, state: PodState) -> object:
         """Pods of one kind have the same bounds."""
+        if state.request is None:
+            return state.demand.cpu_milli, state.demand.memory_bytes
         return msgspec.msgpack.encode(state.request), self._candidates.preemption_class(state)
 
     def _bound(self, state: PodState, node: NodeState, kind: object) -> Bound | None:
         if state.request is None:
-            return FREE  # no pod is preempted for it
+            return FREE if has_host_room(state, node) else None  # no pod is preempted for it
         if not node.gpus:
             return None
         if self._wait_for_release and self._candidates.leaving(node):

@@ -43,6 +43,14 @@ def alike(members: Iterable[PodState]) -> list[list[PodState]]:
     return kinds
 
 
+def has_host_room(state: PodState, node: NodeState) -> bool:
+    """Whether the node has the CPU and memory that a pod without GPUs needs: a quick look at thousands of nodes."""
+    return (
+        state.demand.cpu_milli <= node.cpu_total - node.cpu_used
+        and state.demand.memory_bytes <= node.memory_total - node.memory_used
+    )
+
+
 def has_room(state: PodState, node: NodeState) -> bool:
     """Whether the pod's largest ask may fit in the capacity that is free now."""
     return has_room_on(state, node.gpus)

@@ -234,6 +234,8 @@ class Candidates:
         These are terminating pods, until their grace period plus `STUCK_S` is over, and orphaned slices, for
         `leaving_s`. What others wait for alone is none of it.
         """
+        if not node.gpus:
+            return ()
         leaving = self._look(node).leaving
         return tuple(one for one in leaving if one.uid not in self._ending) if self._ending else leaving
 

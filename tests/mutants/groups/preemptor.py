@@ -313,8 +313,8 @@ MUTANTS = [
         name="launchers-keep-their-gang-from-preempting",
         what="a gang of which one member needs no GPU preempts no pod",
         file="services/preemptor/pending_pods.py",
-        old="if any(state.request is not None for state in members)]",
-        new="if all(state.request is not None for state in members)]",
+        old="        if found and found[0].request is None:\n",
+        new="        if any(state.request is None for state in found):\n",
         tests=("tests/unit/services/preemptor/test_tables.py::test_before_and_after",),
     ),
     Mutant(
@@ -336,11 +336,29 @@ MUTANTS = [
     Mutant(
         name="launchers-are-gone-at-once",
         what="a plan goes on while a victim without GPUs still runs",
-        file="services/placement/protocol/suspension.py",
-        old="        if not victim.grant_id:\n",
-        new="        if False:\n",
+        file=RESERVATIONS,
+        old="        if victim.grant_id:\n",
+        new="        if True:\n",
         tests=(
-            "tests/unit/services/placement/preemption/test_reservations.py::test_a_plan_waits_for_victims_that_have_no_gpu_too",
+            "tests/unit/services/placement/preemption/test_reservations.py::test_a_plan_waits_for_victims_that_have_no_gpu_where_it_needs_their_cpu",
+        ),
+    ),
+    Mutant(
+        name="launchers-need-an-agent",
+        what="a plan with a launcher on a node without an agent evicts its victims and never places a pod",
+        file=RESERVATIONS,
+        old="        return bool(node.agent_trouble) if needs_agent else node.object is None\n",
+        new="        return bool(node.agent_trouble)\n",
+        tests=("tests/unit/services/preemptor/test_tables.py::test_before_and_after",),
+    ),
+    Mutant(
+        name="launchers-elsewhere-are-awaited",
+        what="freed GPUs wait for a launcher on another node, for as long as it takes to end",
+        file=RESERVATIONS,
+        old="        return state is None or state.ended or all(state.charged != b.node for b in plan.beneficiaries)\n",
+        new="        return state is None or state.ended\n",
+        tests=(
+            "tests/unit/services/placement/preemption/test_reservations.py::test_a_plan_waits_for_victims_that_have_no_gpu_where_it_needs_their_cpu",
         ),
     ),
 ]

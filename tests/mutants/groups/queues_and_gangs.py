@@ -162,8 +162,8 @@ MUTANTS = [
         name="place-before-all-have-given-back",
         what="a beneficiary gets its place when one of its victims has returned its capacity",
         file="services/placement/preemption/reservations.py",
-        old='            and all(self._suspender.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
-        new='            and any(self._suspender.is_done(victim, r.plan.plan_id) for victim in r.plan.victims)\n',
+        old='            and all(self._has_given_up(victim, r.plan) for victim in r.plan.victims)\n',
+        new='            and any(self._has_given_up(victim, r.plan) for victim in r.plan.victims)\n',
         tests=(_PLANS + "test_a_plan_waits_until_all_victims_have_released",),
     ),
     Mutant(

@@ -77,8 +77,9 @@ class Cluster:
         self.send(self.placement.beginning)
         for name, count in gpus.items():
             self.facts(build.node(name))
-            seen = build.inventory(name, gpus=count, strategies=STRATEGIES, park_mib=park_mib)
-            self.send(m.InventorySeen(msgspec.structs.replace(seen, any_gpu=any_gpu)))
+            if count:  # else no agent runs there
+                seen = build.inventory(name, gpus=count, strategies=STRATEGIES, park_mib=park_mib)
+                self.send(m.InventorySeen(msgspec.structs.replace(seen, any_gpu=any_gpu)))
             if racks is not None:
                 self.facts(build.node(name, labels={RACK: racks[name]}))
         if queues is not None:

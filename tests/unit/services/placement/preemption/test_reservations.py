@@ -321,18 +321,21 @@ def test_a_pod_of_a_gang_never_takes_what_is_reserved_for_another_one() -> None:
     assert cluster.placement.events(PreemptionAbandoned) == []
 
 
-def test_a_plan_waits_for_victims_that_have_no_gpu_too() -> None:
-    """Such as the launcher of a gang: its CPU may be needed."""
+@pytest.mark.parametrize("launched_on", ["n", "other"])
+def test_a_plan_waits_for_victims_that_have_no_gpu_where_it_needs_their_cpu(launched_on: str) -> None:
+    """Such as the launcher of a gang."""
     notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
     cluster = Proposals(Placement().nodes("n", gpus=1))
-    pods = (build.pod("launcher", annotations=notes), low("worker", annotations=notes))
+    cluster.placement.facts(build.node("other"))
+    only_on = {"node_selector": {"kubernetes.io/hostname": launched_on}}
+    pods = (build.pod("launcher", annotations=notes, **only_on), low("worker", annotations=notes))
     cluster.placement.facts(*pods)
     for pod in pods:
         cluster.bound[pod.metadata.name] = cluster.placement.bind(pod)
     cluster.wait(wants := high())
-    assert cluster.propose(cluster.plan("launcher", "worker")).ok
+    assert cluster.propose(cluster.plan("worker", "launcher")).ok
     cluster.release("worker")
-    assert wants.metadata.uid not in cluster.placement.binds()
+    assert (wants.metadata.uid in cluster.placement.binds()) == (launched_on == "other")
     cluster.placement.facts(build.newer(cluster.bound["launcher"], phase="Failed"))
     assert cluster.placement.binds()[wants.metadata.uid].node == "n"
 

@@ -227,3 +227,16 @@ def test_a_manifest_that_cannot_be_asked_about_is_an_error_that_says_why(given: 
     answer = Preemptor("n", gpus=1).core.dry_run_of(given, 0.0)
     assert error in answer.error
     assert (answer.plan, answer.sentence) == (None, "")
+
+
+def test_asked_about_a_launcher_the_plan_is_that_of_its_gang() -> None:
+    """It needs no GPU, and pods are preempted for the others."""
+    preemptor = Preemptor("n", gpus=1)
+    preemptor.run("low", "n", 0)
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    preemptor.send(m.FactsSeen((Put(object=build.pod("launcher", priority=100, annotations=notes)),)))
+    preemptor.wait("high", annotations=notes)
+    plan = asked(preemptor, "launcher").plan
+    assert plan is not None
+    assert [victim.name for victim in plan.victims] == ["low"]
+    assert sorted(one.name for one in plan.beneficiaries) == ["high", "launcher"]
