@@ -246,6 +246,21 @@ static inline int present(void) {
     while_away();
     return 1;
 }
+
+/* The body of a function that frees, or drops one of several references. The entry ends before the call: another thread
+ * may get the same address or handle as soon as the driver is done. Where the driver refuses, it is put back. */
+#define END_REFERENCE(kind, handle, call)                                                           \
+    do {                                                                                            \
+        entry_t entry_;                                                                             \
+        CUresult result_;                                                                           \
+        int known_;                                                                                 \
+        if (!present()) return REFUSED;                                                             \
+        known_ = table_add_reference(kind, (uint64_t)(uintptr_t)(handle), -1, &entry_);             \
+        result_ = (call);                                                                           \
+        if (known_ && result_) table_restore_reference(&entry_);                                    \
+        else if (known_ && entry_.references <= 0) release(entry_.gpu, entry_.bytes);               \
+        return result_;                                                                             \
+    } while (0)
 /* For hooks that go on to the driver without a control block, too. */
 static inline void await_memory(void) {
     if (!LIKELY(!may_be_away()) && attached()) wait_while_away();

@@ -70,24 +70,10 @@ EXPORT CUresult cuMemAllocPitch_v2(CUdeviceptr *to, size_t *pitch, size_t width,
     return result;
 }
 
-/* Removes the entry before the driver frees the memory, because another thread may get the same address immediately. */
-#define FREE(kind, handle, call)                                                                       \
-    do {                                                                                            \
-        entry_t entry_;                                                                             \
-        CUresult result_;                                                                           \
-        int known_;                                                                                 \
-        if (!present()) return REFUSED;                                                            \
-        known_ = table_remove(kind, (uint64_t)(uintptr_t)(handle), &entry_);                             \
-        result_ = (call);                                                                           \
-        if (known_ && !result_) release(entry_.gpu, entry_.bytes);                                  \
-        else if (known_) table_put(kind, entry_.key, entry_.gpu, entry_.bytes, entry_.context, 1);  \
-        return result_;                                                                             \
-    } while (0)
-
 EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
     free_t real = REAL(free_t, "cuMemFree_v2");
     __atomic_store_n(&pools_pending, 1, __ATOMIC_RELAXED); /* it may belong to a pool */
-    FREE(POINTER, pointer, real(pointer));
+    END_REFERENCE(POINTER, pointer, real(pointer));
 }
 
 /* Returns the bytes of a channel. Unknown formats count as 4 bytes; block-compressed and video formats need less. */
@@ -127,11 +113,11 @@ EXPORT CUresult cuMipmappedArrayCreate(CUmipmap *to, const array3d_desc_t *d, un
 }
 EXPORT CUresult cuArrayDestroy(CUarray array) {
     array_free_t real = REAL(array_free_t, "cuArrayDestroy");
-    FREE(ARRAY, array, real(array));
+    END_REFERENCE(ARRAY, array, real(array));
 }
 EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) {
     array_free_t real = REAL(array_free_t, "cuMipmappedArrayDestroy");
-    FREE(ARRAY, array, real(array));
+    END_REFERENCE(ARRAY, array, real(array));
 }
 
 /* Memory of another process that this one keeps alive is charged here, too. Otherwise its owner could free it and
@@ -156,15 +142,8 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) {
 OPENS(cuIpcOpenMemHandle)
 OPENS(cuIpcOpenMemHandle_v2)
 EXPORT CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
-    CUresult result;
-    entry_t entry;
-    int known;
-    if (!present()) return REFUSED;
-    known = table_add_reference(IMPORT, pointer, -1, &entry);
-    result = REAL(free_t, "cuIpcCloseMemHandle")(pointer);
-    if (known && result) table_restore_reference(&entry);
-    else if (known && entry.references <= 0) release(entry.gpu, entry.bytes);
-    return result;
+    free_t real = REAL(free_t, "cuIpcCloseMemHandle");
+    END_REFERENCE(IMPORT, pointer, real(pointer));
 }
 
 /* An allocation of another process's pool. It is freed like any other (cuMemFree, cuMemFreeAsync). */
@@ -192,5 +171,5 @@ EXPORT CUresult cuImportExternalMemory(CUexternal *to, const external_desc_t *wh
 }
 EXPORT CUresult cuDestroyExternalMemory(CUexternal memory) {
     external_free_t real = REAL(external_free_t, "cuDestroyExternalMemory");
-    FREE(EXTERNAL, memory, real(memory));
+    END_REFERENCE(EXTERNAL, memory, real(memory));
 }

@@ -45,17 +45,9 @@ static void drop_reference(uint64_t handle) {
     if (table_add_reference(PHYSICAL, handle, -1, &entry) && entry.references <= 0) release(entry.gpu, entry.bytes);
 }
 
-/* The reference ends before the call: another thread may be given the same handle as soon as the driver is done. */
 EXPORT CUresult cuMemRelease(CUphysical handle) {
-    CUresult result;
-    entry_t entry;
-    int known;
-    if (!present()) return REFUSED;
-    known = table_add_reference(PHYSICAL, handle, -1, &entry);
-    result = REAL(release_t, "cuMemRelease")(handle);
-    if (known && result) table_restore_reference(&entry);
-    else if (known && entry.references <= 0) release(entry.gpu, entry.bytes);
-    return result;
+    release_t real = REAL(release_t, "cuMemRelease");
+    END_REFERENCE(PHYSICAL, handle, real(handle));
 }
 
 EXPORT CUresult cuMemMap(CUdeviceptr pointer, size_t bytes, size_t offset, CUphysical handle,

@@ -212,6 +212,12 @@ class Gangs:
     def of(self, uid: str) -> GangState | None:
         return self._of.get(uid)
 
+    def needs_gpus(self, state: PodState) -> bool:
+        """Whether the pod, or a waiting one of its gang, needs a GPU: it may be a launcher."""
+        gang = self.of(state.uid)
+        waiting = () if gang is None else gang.waiting
+        return state.request is not None or any(self.book.pods[uid].request is not None for uid in waiting)
+
     def among(self, uids: Iterable[str]) -> list[GangState]:
         """The gangs that these pods belong to, each once."""
         found = {gang.key: gang for uid in uids if (gang := self._of.get(uid)) is not None}

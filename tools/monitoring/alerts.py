@@ -36,6 +36,9 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
 
 DAY_S = 86_400
 
+SERVICES = ("placement", "watcher", "admission", "metrics", "preemptor", "operator")
+"""Those that run in each cluster, beside the agents."""
+
 ALERTS = (
     Alert(
         name="KerfNoLeader",
@@ -89,10 +92,7 @@ ALERTS = (
     Alert(
         name="KerfServiceAbsent",
         severity="critical",
-        expr=" or ".join(
-            f'absent(kerf_build_info{{service="{name}"}})'
-            for name in ("placement", "watcher", "admission", "metrics", "preemptor", "operator")
-        ),
+        expr=" or ".join(f'absent(kerf_build_info{{service="{name}"}})' for name in SERVICES),
         wait="5m",
         summary="No {{ $labels.service }} is scraped",
         description="For five minutes Prometheus has had no sample of service {{ $labels.service }}: it is down, or it "
@@ -100,7 +100,8 @@ ALERTS = (
         example=Example(
             series={
                 f'kerf_build_info{{service="{name}",version="0.2.0"}}': "1x20"
-                for name in ("placement", "watcher", "admission", "metrics", "operator")
+                for name in SERVICES
+                if name != "preemptor"
             },
             at="8m",
             labels={"service": "preemptor"},

@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from tools.monitoring import levels
-from tools.monitoring.alerts import ALERTS, RUNBOOKS, Alert
+from tools.monitoring.alerts import ALERTS, RUNBOOKS, SERVICES, Alert
 
 EVERY = (*ALERTS, *levels.ALERTS)
 _TEMPLATE = re.compile(r"\{\{ \$(?:labels\.(\w+)|value)[^}]*\}\}")
@@ -16,10 +16,7 @@ HEALTHY = {
     'kerf_placement_leader{instance="b"}': "0x300",
     'kerf_placement_serving{instance="a"}': "1x300",
     'kerf_placement_serving{instance="b"}': "0x300",
-    **{
-        f'kerf_build_info{{service="{name}",version="0.2.0"}}': "1x300"
-        for name in ("placement", "watcher", "admission", "metrics", "preemptor", "operator")
-    },
+    **{f'kerf_build_info{{service="{name}",version="0.2.0"}}': "1x300" for name in SERVICES},
     'kerf_placement_log_failures_total{cause="Unknown",instance="a",request="AppendRecord"}': "3x300",
     'kerf_placement_log_failures_total{cause="Refused",instance="a",request="AppendRecord"}': "0+1x300",
     "kerf_double_bookings": "0x300",

@@ -84,12 +84,11 @@ class DryRun:
         )
         if under_way is not None:
             return PreemptAnswer(plan=under_way, sentence=f"{describe_price(under_way)}: this plan is in progress")
-        gang = self._gangs.of(state.uid)
-        others = () if gang is None else gang.waiting
-        if state.refusal or all(one.request is None for one in (state, *(self._book.pods[uid] for uid in others))):
+        if state.refusal or not self._gangs.needs_gpus(state):
             return PreemptAnswer(sentence=state.refusal or "no pod is preempted for a pod without GPUs")
         if state.never_preempts:
             return PreemptAnswer(sentence="its preemptionPolicy is Never")
+        gang = self._gangs.of(state.uid)
         members = (
             [state]
             if gang is None

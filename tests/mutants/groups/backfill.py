@@ -140,8 +140,8 @@ MUTANTS = [
         name="launchers-keep-their-gang-from-reservations",
         what="for a gang of which the oldest pod needs no GPU nothing is reserved, however long it has waited",
         file="services/placement/scheduling/backfill/reservations.py",
-        old="        return any(self._book.pods[uid].request is not None for uid in (state.uid, *(gang.waiting if gang else ())))\n",
-        new="        return state.request is not None or gang is None\n",
+        old="self._gangs.needs_gpus(state)",
+        new="state.request is not None",
         tests=("tests/unit/services/placement/scheduling/backfill/test_reservations.py::"
                "test_a_gang_of_which_the_oldest_pod_needs_no_gpu_has_them_reserved_too",),
     ),

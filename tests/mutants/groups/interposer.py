@@ -36,9 +36,9 @@ MUTANTS = [
     Mutant(
         name="freed-memory-charged",
         what="freed memory stays charged",
-        file=MEMORY,
-        old="if (known_ && !result_) release(entry_.gpu, entry_.bytes);",
-        new="if (known_ && !result_) {}",
+        file="native/interposer/kerf.h",
+        old="else if (known_ && entry_.references <= 0) release(entry_.gpu, entry_.bytes);",
+        new="else {}",
         tests=(f"{LIMIT}[cuMemAlloc]",),
     ),
     Mutant(

@@ -16,6 +16,11 @@ BESIDE = f"{UNIT}/test_plans_on_one_node.py"
 RESERVED_BESIDE = "tests/unit/services/placement/preemption/test_plans_on_one_node.py"
 VERY_POD = f"{WRITES}::test_an_eviction_and_a_deletion_name_the_pods_uid_and_affect_no_other_of_its_name"
 
+LAUNCHER_ENDS = (
+    "tests/unit/services/placement/preemption/test_reservations.py::"
+    "test_a_plan_waits_for_victims_that_have_no_gpu_where_it_needs_their_cpu"
+)
+
 MUTANTS = [
     Mutant(
         name="grants-on-gone-gpus-end-unnoticed",
@@ -339,9 +344,7 @@ MUTANTS = [
         file=RESERVATIONS,
         old="        if victim.grant_id:\n",
         new="        if True:\n",
-        tests=(
-            "tests/unit/services/placement/preemption/test_reservations.py::test_a_plan_waits_for_victims_that_have_no_gpu_where_it_needs_their_cpu",
-        ),
+        tests=(LAUNCHER_ENDS,),
     ),
     Mutant(
         name="launchers-need-an-agent",
@@ -357,8 +360,6 @@ MUTANTS = [
         file=RESERVATIONS,
         old="        return state is None or state.ended or all(state.charged != b.node for b in plan.beneficiaries)\n",
         new="        return state is None or state.ended\n",
-        tests=(
-            "tests/unit/services/placement/preemption/test_reservations.py::test_a_plan_waits_for_victims_that_have_no_gpu_where_it_needs_their_cpu",
-        ),
+        tests=(LAUNCHER_ENDS,),
     ),
 ]

@@ -252,15 +252,10 @@ class Backfill:
         for queue, entry in self._queue.first_waiting(now, self._config.max_reservations, heads):
             state = self._book.pods[entry[3]]
             after_s = self._after_s(state)
-            if after_s and self._needs_gpus(state) and now - first_seen.get(state.uid, now) >= after_s:
+            if after_s and self._gangs.needs_gpus(state) and now - first_seen.get(state.uid, now) >= after_s:
                 by_queue.setdefault(queue, []).append(entry)
         firsts = [uid for waiting in by_queue.values() for uid in self._first_able(waiting, planned)]
         return sorted(firsts, key=cmp_to_key(self._compare))[:_CANDIDATES_MOST]
-
-    def _needs_gpus(self, state: PodState) -> bool:
-        """Whether the pod, or another one of its gang, needs a GPU: the oldest one may be a launcher."""
-        gang = self._gangs.of(state.uid)
-        return any(self._book.pods[uid].request is not None for uid in (state.uid, *(gang.waiting if gang else ())))
 
     def _first_able(self, waiting: list[Entry], planned: Collection[str]) -> list[str]:
         """Of the waiting pods of a queue the first ones that may have capacity reserved."""
