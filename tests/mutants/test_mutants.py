@@ -47,7 +47,14 @@ def test_a_mutant_of_text_that_is_not_there_is_named() -> None:
 
 def test_tests_that_fail_without_any_mutant_say_nothing() -> None:
     with pytest.raises(Unfit, match="do not pass on the code as it is"):
-        run([msgspec.structs.replace(MENDED, tests=("tests/mutants/test_mutants.py::no_such_test",))], jobs=1)
+        test = "tests/mutants/test_mutants.py::test_a_sample_of_the_mutants_is_killed[no-such-mutant]"
+        run([msgspec.structs.replace(MENDED, tests=(test,))], jobs=1)
+
+
+@pytest.mark.parametrize("test", ["tests/mutants/no_such_file.py", "tests/mutants/test_mutants.py::no_such_test"])
+def test_a_mutant_with_a_test_that_is_not_there_is_named(test: str) -> None:
+    with pytest.raises(Unfit, match=f"mended: there is no {test}"):
+        run([msgspec.structs.replace(MENDED, tests=(test,))], jobs=1)
 
 
 def test_the_tree_itself_is_not_touched() -> None:

@@ -345,7 +345,7 @@ MUTANTS = [
         file="shared/book/book.py",
         old='            state.excluded = ""  # at this version',
         new="            pass  # at this version",
-        tests=(_TESTS + "test_an_excluded_pod_is_touched_from_time_to_time_and_placed_when_it_has_moved",),
+        tests=(_TESTS + "test_an_excluded_pod_is_touched_again_ever_more_rarely_and_placed_when_it_has_moved",),
     ),
     Mutant(
         name="excluded-pod-is-not-touched-again",
@@ -353,7 +353,7 @@ MUTANTS = [
         file=_TAKEOVER,
         old="((self._touching, late), (self._excluded, excluded))",
         new="((self._touching, late),)",
-        tests=(_TESTS + "test_an_excluded_pod_is_touched_from_time_to_time_and_placed_when_it_has_moved",),
+        tests=(_TESTS + "test_an_excluded_pod_is_touched_again_ever_more_rarely_and_placed_when_it_has_moved",),
     ),
     Mutant(
         name="deleted-pod-stays-excluded",
