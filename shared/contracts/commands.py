@@ -74,9 +74,9 @@ class TouchPod(Message, tag="touch", tag_field="patch", frozen=True):
     namespace: str
     name: str
     token: str
-    """Written to the annotation kerf.dev/touched; another value each time."""
+    """Written to the annotation kerf.dev/touched, or to the condition of that name; another value each time."""
     by_status: bool = False
-    """Written to a condition of the pod's status alone: the annotation did not move the pod."""
+    """Written to a condition of the pod's status alone, which webhooks on pods do not see."""
 
 
 class ReportPending(Message, tag="pending", tag_field="patch", frozen=True):

@@ -218,8 +218,8 @@ class Recovery:
         return late
 
     def due(self, now: float) -> list[tuple[str, bool]]:
-        """Pods to touch now, and whether by their status alone: an annotation may be removed again before it moves the
-        pod."""
+        """Pods to touch now, and whether by their status alone. That comes first: no webhook on pods can hold it up. Then
+        by both ways in turn: one of them may be undone before it moves the pod."""
         late, excluded = _due(self._touching, now), _due(self._excluded, now)
         for uid in excluded:
             self._excluded[uid].tries_excluded += 1
@@ -228,7 +228,7 @@ class Recovery:
             for uid in uids:
                 asked = asked_of[uid] = asked_of.pop(uid)  # to the end of the list, so that each is touched in turn
                 asked.sent_at, asked.tries = now, asked.tries + 1
-                out.append((uid, asked.tries % 2 == 0))
+                out.append((uid, asked.tries % 2 == 1))
         return out
 
 
