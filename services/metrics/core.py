@@ -91,7 +91,7 @@ class Core:
             case SliceEnforced():
                 return self._enforced(event, at_s)
             case SliceReleased() | GrantEnded():
-                return self._ended_grant(event.grant_id, at_s)
+                return self.end(event.grant_id, at_s)
         return []
 
     def _suspension(self, event: PodSuspended | PodResumed) -> None:
@@ -140,7 +140,12 @@ class Core:
             )
         ]
 
-    def _ended_grant(self, grant_id: str, at_s: float) -> list[Record]:
+    def held(self) -> list[str]:
+        """The grants whose slices are counted now."""
+        return list(self._held)
+
+    def end(self, grant_id: str, at_s: float) -> list[Record]:
+        """A grant's slices are over since then."""
         self._held.pop(grant_id, None)
         self._ended[grant_id] = None
         if len(self._ended) > ENDED_KEPT:

@@ -11,6 +11,7 @@ import msgspec
 
 from services.metrics import cost
 from services.metrics.core import Core, seconds_of
+from services.metrics.missed_ends import MissedEnds, parts
 from services.metrics.page.answers import PageAnswers
 from services.metrics.page.fleet import Fleet
 from services.metrics.page.server import Page
@@ -34,7 +35,14 @@ from shared.contracts.metrics_queries import (
     UsageAnswer,
     UsageQuery,
 )
-from shared.contracts.queries import QueuesAnswer, QueuesQuery, StatusAnswer, StatusQuery
+from shared.contracts.queries import (
+    EndedGrantsAnswer,
+    EndedGrantsQuery,
+    QueuesAnswer,
+    QueuesQuery,
+    StatusAnswer,
+    StatusQuery,
+)
 from shared.contracts.samples import UsageSample
 from shared.kube.client import connect
 from shared.model.gpu import Inventory
@@ -48,6 +56,8 @@ LONGEST_SAMPLE = 3
 FULL = 5_000
 """Records that wait for the disk before the event stream has to wait too."""
 DAY_S = 86_400
+GRANTS_ASKED_ABOUT = 5_000
+"""In one message."""
 
 T = TypeVar("T")
 
@@ -63,6 +73,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How many of the newest traces are kept, in memory."""
     status_every_s: Seconds = 2.0
     write_every_s: Seconds = 0.5
+    missed_ends_every_s: Seconds = 300.0
+    """How often placement is asked which of the slices that are counted have ended without an event."""
     prices: str = ""
     """Path of the price file; empty: nothing is priced."""
     page_host: str = "127.0.0.1"
@@ -104,6 +116,7 @@ class MetricsService(Service):
         self._room.set()
         self._book = await asyncio.to_thread(UsageBook, config.database)
         self._sequence = await asyncio.to_thread(self._book.sequence)
+        self._stream = await asyncio.to_thread(self._book.stream)
         self.core, self._traces = Core(ctx.metrics), TraceStore(config.traces)
         self._prices = await asyncio.to_thread(read_prices, config.prices)
         self.fleet = Fleet(round(ctx.now() * 1000))
@@ -124,6 +137,9 @@ class MetricsService(Service):
         self._write_failures = ctx.metrics.counter(
             "kerf_usage_write_failures_total", "Writes of the usage book that failed; they are repeated."
         )
+        self._missed = ctx.metrics.counter(
+            "kerf_usage_ends_missed_total", "Grants that had ended by placement's book, and of which no event told it."
+        )
         ctx.metrics.observe_by("kerf_traces_kept", "Traces that can be asked for.", lambda: float(len(self._traces)))
         self._lag_s = 0.0
         await ctx.bus.subscribe(metrics_queries.USAGE.subject, self._usage)
@@ -133,6 +149,7 @@ class MetricsService(Service):
         ctx.spawn(self._follow(), name="follow")
         ctx.spawn(self._writes(), name="usage")
         ctx.spawn(self._statuses(), name="status")
+        ctx.spawn(self._looks_for_missed_ends(), name="missed ends")
         ctx.spawn(self._forgets(), name="forget")
         if config.page_port >= 0:
             await self._serve_page(config)
@@ -176,7 +193,7 @@ class MetricsService(Service):
         """Streams and buckets are made by placement, which may start later than this."""
         begin: list[Callable[[], Awaitable[object]]] = [
             lambda: self._ctx.bus.kv(subjects.KV_NODES).watch(self._inventory),
-            lambda: self._ctx.bus.follow_events(self._event, start=self._sequence + 1),
+            lambda: self._ctx.bus.follow_events(self._event, start=self._sequence + 1, stream=self._stream),
         ]
         while begin:
             try:
@@ -201,7 +218,7 @@ class MetricsService(Service):
             if self._config.page_port >= 0:
                 self.fleet.event(event, seconds_of(envelope.time))
             self._lag_s = max(0.0, self._ctx.now() - self.core.last_event_s)
-        self._sequence = entry.sequence
+        self._sequence, self._stream = entry.sequence, entry.stream
 
     async def _inventory(self, entry: KvEntry) -> None:
         node = subjects.untoken(entry.key)
@@ -304,11 +321,11 @@ class MetricsService(Service):
     async def _flush(self) -> None:
         """Raises sqlite3.Error; the records are kept then."""
         async with self._disk:
-            records, sequence = self._records, self._sequence
+            records, sequence, stream = self._records, self._sequence, self._stream
             if records:
                 self._records = []
                 try:
-                    await asyncio.to_thread(self._book.write, records, sequence)
+                    await asyncio.to_thread(self._book.write, records, sequence, stream)
                 except sqlite3.Error:
                     self._records = records + self._records
                     raise
@@ -337,6 +354,29 @@ class MetricsService(Service):
             except (BusError, ContractError) as error:
                 # The earlier figures stay, and health says how old they are about to be.
                 self._ctx.health.set("placement", ok=True, detail=f"placement does not answer: {error}")
+
+    async def _looks_for_missed_ends(self) -> None:
+        missed = MissedEnds()
+        while True:
+            await asyncio.sleep(self._config.missed_ends_every_s)
+            over: list[str] = []
+            try:
+                for asked in parts(self.core.held(), GRANTS_ASKED_ABOUT):
+                    query = encode(EndedGrantsQuery(grant_ids=asked))
+                    reply = await self._ctx.bus.request(queries.ENDED_GRANTS.subject, query)
+                    answer = decode(reply, EndedGrantsAnswer)
+                    if answer.error:
+                        raise ContractError(answer.error)
+                    over += answer.grant_ids
+            except (BusError, ContractError) as error:
+                # One look less: nothing is taken for ended, and nothing that was looked at before is forgotten.
+                self._ctx.log.info("missed_ends_not_looked_for", error=str(error))
+                continue
+            for grant_id, ended_s in missed.look(over, self._ctx.now()).items():
+                self._missed.add()
+                self._ctx.log.warning("grant_ended_unheard", grant=grant_id)
+                self._note(self.core.end(grant_id, ended_s))
+                self.fleet.end(grant_id)
 
     async def _forgets(self) -> None:
         while True:

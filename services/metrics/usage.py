@@ -28,6 +28,7 @@ CREATE TABLE IF NOT EXISTS part (
 CREATE TABLE IF NOT EXISTS ended (grant_id TEXT PRIMARY KEY, ended_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS gpu (uuid TEXT PRIMARY KEY, memory_mib INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS stream (one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ended_when ON ended (ended_ms);
 CREATE TABLE IF NOT EXISTS label (
   uid TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, at_ms INTEGER NOT NULL,
@@ -158,8 +159,9 @@ class UsageBook:
         except sqlite3.Error as error:
             raise UsageError(f"the usage book {path or 'in memory'} cannot be opened: {error}") from error
 
-    def write(self, records: Iterable[Record], sequence: int) -> None:
-        """All of it or nothing, with the place in the event stream that it reaches to. Raises sqlite3.Error."""
+    def write(self, records: Iterable[Record], sequence: int, stream: str = "") -> None:
+        """All of it or nothing, with the place in the event stream that it reaches to (`LogEntry.stream` tells one
+        stream from the next). Raises sqlite3.Error."""
         db = self._db
         db.execute("BEGIN IMMEDIATE")
         try:
@@ -169,6 +171,11 @@ class UsageBook:
                 db.execute(
                     "INSERT INTO place VALUES (1, ?) ON CONFLICT DO UPDATE SET sequence = excluded.sequence",
                     (sequence,),
+                )
+                db.execute(
+                    "INSERT INTO stream VALUES (1, ?) ON CONFLICT DO UPDATE SET name = excluded.name WHERE name <> "
+                    "excluded.name",
+                    (stream,),
                 )
             db.execute("COMMIT")
         except BaseException:
@@ -222,6 +229,11 @@ class UsageBook:
         """The place in the event stream that the book reaches to; 0 at first."""
         row = self._db.execute("SELECT sequence FROM place").fetchone()
         return 0 if row is None else int(row[0])
+
+    def stream(self) -> str:
+        """The event stream of which `sequence` is a place; empty where that is not known."""
+        row = self._db.execute("SELECT name FROM stream").fetchone()
+        return "" if row is None else str(row[0])
 
     def live(self) -> list[Began]:
         """Slices that have not ended."""

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
 
 MAX_OUTSTANDING = 20_000
 """The limit of unacknowledged events. Beyond it new events are dropped and counted, so that memory stays bounded."""
-RESEND_AFTER_S = 3.0
-MAX_ATTEMPTS = 5
+RESEND_AFTER_S, RESEND_MOST_S = 3.0, 30.0
+"""After the first attempt, and at most: each wait is twice as long as the one before it."""
+MAX_ATTEMPTS = 24
+"""About 10 minutes on a connection whose servers have no stream: an election, or a disk that is being replaced. What a
+pod is billed for ends with an event."""
 ACK_EVERY = 32
 
 log = structlog.get_logger("bus")
@@ -38,6 +41,10 @@ class _Pending:
         self.headers = headers
         self.attempts = 0
         self.due = 0.0
+
+    def sent(self, now: float) -> None:
+        self.due = now + min(RESEND_MOST_S, RESEND_AFTER_S * (1 << self.attempts))
+        self.attempts += 1
 
 
 class EventPublisher:
@@ -103,8 +110,7 @@ class EventPublisher:
                 pending = self._outstanding.get(token)
                 if pending is None:
                     continue
-                pending.due = now + RESEND_AFTER_S
-                pending.attempts += 1
+                pending.sent(now)
                 unasked += 1
                 # A resent event gets an acknowledgement of its own.
                 ask = not self._queue or unasked >= ACK_EVERY or pending.attempts > 1
@@ -169,6 +175,6 @@ class EventPublisher:
                     self._failed(token, pending, "never acknowledged")
                     continue
                 self._connection.stats.events_resent += 1
-                pending.due = now + RESEND_AFTER_S
+                pending.due = now + RESEND_AFTER_S  # until it is sent
                 self._queue.append(token)
                 self._wake.set()

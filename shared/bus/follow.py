@@ -21,13 +21,24 @@ class Follower:
     """Feeds a handler from a stream, one entry at a time; replaces its consumer when that is lost.
 
     A handler that raises stops nothing: the entry is counted, logged and skipped, so the next event is still handled. A
-    stream that ends before the remembered position was recreated: it is followed from its beginning.
+    stream that ends before the remembered position was recreated, and one that was created at another time: it is
+    followed from its beginning.
     """
 
-    def __init__(self, js: JetStream, stream: str, handler: Callable[[LogEntry], Awaitable[None]], start: int) -> None:
+    def __init__(
+        self,
+        js: JetStream,
+        stream: str,
+        handler: Callable[[LogEntry], Awaitable[None]],
+        *,
+        start: int = 1,
+        created: str = "",
+    ) -> None:
+        """`created`: when the stream was of which `start` is a place; empty: unknown."""
         self._js = js
         self._stream = stream
         self._handler = handler
+        self._created = created
         self.next_sequence = max(start, 1)
         self._consumer: EphemeralConsumer | None = None
         self.on_stop: Callable[[], None] = lambda: None
@@ -61,15 +72,22 @@ class Follower:
 
     async def _round(self) -> None:
         """Ends by raising."""
-        state = (await self._js.stream_info(self._stream)).state
-        if state.last_seq + 1 < self.next_sequence:
-            log.warning("bus_stream_began_again", stream=self._stream, expected=self.next_sequence, last=state.last_seq)
+        info = await self._js.stream_info(self._stream)
+        last = info.state.last_seq
+        if last + 1 < self.next_sequence or self._created not in ("", info.created):
+            log.warning("bus_stream_began_again", stream=self._stream, expected=self.next_sequence, last=last)
             self.next_sequence = 1
+        self._created = info.created
         consumer = self._consumer = EphemeralConsumer(self._js, self._stream, start=self.next_sequence)
         try:
             await consumer.open()
             while (delivered := await consumer.next(until=float("inf"))) is not None:
-                entry = LogEntry(sequence=delivered.sequence, subject=delivered.subject, payload=delivered.data)
+                entry = LogEntry(
+                    sequence=delivered.sequence,
+                    subject=delivered.subject,
+                    payload=delivered.data,
+                    stream=self._created,
+                )
                 try:
                     await self._handler(entry)
                 except Exception as error:

@@ -179,8 +179,10 @@ class NatsBus:
     def publish_event(self, subject: str, payload: bytes, event_id: str, *, traceparent: str = "") -> None:
         self._events.publish(subject, payload, event_id, traceparent)
 
-    async def follow_events(self, handler: Callable[[LogEntry], Awaitable[None]], *, start: int = 1) -> Subscription:
-        follower = Follower(self.js, subjects.STREAM_EVENTS, handler, start)
+    async def follow_events(
+        self, handler: Callable[[LogEntry], Awaitable[None]], *, start: int = 1, stream: str = ""
+    ) -> Subscription:
+        follower = Follower(self.js, subjects.STREAM_EVENTS, handler, start=start, created=stream)
         self._keep(follower)
         return follower
 

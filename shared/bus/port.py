@@ -67,6 +67,8 @@ class LogEntry(msgspec.Struct, frozen=True):
     sequence: int
     subject: str
     payload: bytes
+    stream: str = ""
+    """Of followed events: another text where the stream was made anew, and its sequences with it."""
 
 
 class KvEntry(msgspec.Struct, frozen=True):
@@ -118,9 +120,12 @@ class Bus(Protocol):
     def publish_event(self, subject: str, payload: bytes, event_id: str, *, traceparent: str = "") -> None:
         """Onto KERF_EVENTS, deduplicated by `event_id`, without waiting."""
 
-    async def follow_events(self, handler: Callable[[LogEntry], Awaitable[None]], *, start: int = 1) -> Subscription:
+    async def follow_events(
+        self, handler: Callable[[LogEntry], Awaitable[None]], *, start: int = 1, stream: str = ""
+    ) -> Subscription:
         """KERF_EVENTS from sequence `start` on, in order, at least once, for ever; entries that have aged away are
-        skipped. A stream that was recreated after a wipe starts at 1 again."""
+        skipped. A stream that was recreated after a wipe starts at 1 again: one that ends before `start`, and one that
+        is not `stream`, where the place was remembered with it."""
 
     async def append(
         self, subject: str, payload: bytes, *, fence_subject: str, fence_sequence: int, last_sequence: int | None = None

@@ -145,6 +145,19 @@ class GrantAnswer(Message, frozen=True):
     error: str = ""
 
 
+class EndedGrantsQuery(Message, frozen=True):
+    """Sent by metrics, which counts slices until it has heard of their grant's end, and may have missed one."""
+
+    grant_ids: tuple[str, ...]
+    """At most a few thousand: a message holds 1 MiB."""
+
+
+class EndedGrantsAnswer(Message, frozen=True):
+    grant_ids: tuple[str, ...] = ()
+    """Of those, the ones of which the book has nothing: no pod has them, and no node has yet to release them."""
+    error: str = ""
+
+
 class RemotePeersQuery(Message, frozen=True):
     """Sent by an agent that measures the network for GPUs of other nodes."""
 
@@ -493,6 +506,18 @@ GRANT = Query(
     description="The grant of a pod that an agent has not heard of.",
     publisher="node_agent",
 )
+ENDED_GRANTS = Query(
+    name="ended-grants",
+    question=EndedGrantsQuery,
+    answer=EndedGrantsAnswer,
+    receivers="placement",
+    description="Which of these grants are over.",
+    publisher="metrics",
+    examples=(
+        EndedGrantsQuery(grant_ids=("19c0f9d3a55-7", "19c0f9d3a55-8")),
+        EndedGrantsAnswer(grant_ids=("19c0f9d3a55-7",)),
+    ),
+)
 REMOTE_PEERS = Query(
     name="remote-peers",
     question=RemotePeersQuery,
@@ -528,6 +553,7 @@ QUERIES: tuple[Query, ...] = (
     STATUS,
     QUEUES,
     GRANT,
+    ENDED_GRANTS,
     REMOTE_PEERS,
     USAGE,
     COST,

@@ -20,7 +20,7 @@ from shared.contracts.base import decode, encode
 from shared.contracts.envelope import wrap
 from shared.contracts.events import Event, SliceEnforced, SliceReleased
 from shared.contracts.metrics_queries import Span, SpanBatch, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery, UsageRow
-from shared.contracts.queries import QueuesAnswer, QueueStanding, StatusAnswer
+from shared.contracts.queries import EndedGrantsAnswer, EndedGrantsQuery, QueuesAnswer, QueueStanding, StatusAnswer
 from shared.model.gpu import Gpu, Inventory
 from shared.service import Lifecycle, running
 from shared.telemetry.trace_ids import trace_id_for
@@ -96,6 +96,37 @@ async def _row(bus: NatsBus, key: str) -> UsageRow | None:
 async def _costs_at_least(bus: NatsBus, key: str, seconds: float) -> bool:
     row = await _row(bus, key)
     return row is not None and row.gpu_seconds >= seconds
+
+
+async def test_slices_whose_end_was_never_told_are_counted_until_placement_has_nothing_of_them(
+    nats: EmbeddedServer, bus: NatsBus
+) -> None:
+    """The stream was away when the end was published. What runs is counted on, and so is all while placement is
+    silent."""
+    over: list[str] = []
+    asked = asyncio.Event()
+
+    async def ended_grants(incoming: Incoming) -> None:
+        about = decode(incoming.payload, EndedGrantsQuery).grant_ids
+        if set(about) == {"g-a", "g-b"}:
+            asked.set()
+        await bus.respond(incoming, encode(EndedGrantsAnswer(grant_ids=tuple(id_ for id_ in over if id_ in about))))
+
+    async def live() -> dict[str, int]:
+        return {key: row.live for key, row in (await usage(bus)).items()}
+
+    async def ended() -> bool:
+        return await live() == {"team/a": 0, "team/b": 1}
+
+    await bus.subscribe(queries.ENDED_GRANTS.subject, ended_grants)
+    config = Config(write_every_s=0.05, missed_ends_every_s=0.05)
+    async with running(MetricsService, config, bus_url=nats.url):
+        say(bus, enforced("a"), 100)
+        say(bus, enforced("b"), 100)
+        await asked.wait()
+        assert await live() == {"team/a": 1, "team/b": 1}
+        over.append("g-a")
+        await eventually(ended)
 
 
 async def test_a_recreated_stream_is_followed_from_its_beginning(

@@ -46,8 +46,8 @@ def test_a_mutant_of_text_that_is_not_there_is_named() -> None:
 
 
 def test_tests_that_fail_without_any_mutant_say_nothing() -> None:
+    test = "tests/mutants/test_mutants.py::test_a_sample_of_the_mutants_is_killed[no-such-mutant]"
     with pytest.raises(Unfit, match="do not pass on the code as it is"):
-        test = "tests/mutants/test_mutants.py::test_a_sample_of_the_mutants_is_killed[no-such-mutant]"
         run([msgspec.structs.replace(MENDED, tests=(test,))], jobs=1)
 
 

@@ -133,9 +133,9 @@ class Fleet:
                 text = f"{event.container} on {event.node}: {event.strategy}, {event.promise}"
                 self._tell(at_s, "enforced", event.namespace, event.name, event.node, text)
             case SliceReleased():
-                self._end(event.grant_id)
+                self.end(event.grant_id)
             case GrantEnded():
-                self._end(event.grant_id)
+                self.end(event.grant_id)
                 text = f"capacity is back on {event.node}" + (f": {event.reason}" if event.reason else "")
                 self._tell(at_s, "ended", event.namespace, event.name, event.node, text)
             case GpuStateChanged():
@@ -261,7 +261,8 @@ class Fleet:
         node.version = self._next()
         self._where.setdefault(grant, set()).add(name)
 
-    def _end(self, grant: str) -> None:
+    def end(self, grant: str) -> None:
+        """Its slices are over."""
         self._ended[grant] = None
         if len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)

@@ -218,8 +218,8 @@ class Recovery:
         return late
 
     def due(self, now: float) -> list[tuple[str, bool]]:
-        """Pods to touch now, and whether by their status alone. That comes first: no webhook on pods can hold it up. Then
-        by both ways in turn: one of them may be undone before it moves the pod."""
+        """Pods to touch now, and whether by their status alone. That comes first: no webhook on pods can hold it up.
+        Then both ways take turns: one of them may be undone before it moves the pod."""
         late, excluded = _due(self._touching, now), _due(self._excluded, now)
         for uid in excluded:
             self._excluded[uid].tries_excluded += 1

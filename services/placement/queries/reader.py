@@ -14,10 +14,13 @@ from services.placement.queries import Answers, suspended
 from services.placement.queries.memory_breakdown import MemoryBreakdown, memory_breakdown
 from shared.book.states import NodeState
 from shared.contracts.queries import (
+    ENDED_GRANTS,
     GRANT,
     INSPECT,
     QUEUES,
     STATUS,
+    EndedGrantsAnswer,
+    EndedGrantsQuery,
     GrantAnswer,
     GrantQuery,
     InspectAnswer,
@@ -58,6 +61,10 @@ def grant(core: Core, query: GrantQuery) -> GrantAnswer:
     if query.node not in held.nodes:
         return GrantAnswer(error=f"the pod's grant is for node {' and '.join(held.nodes)}, not {query.node}")
     return GrantAnswer(found=core.nodes.node_grant(held, query.node))
+
+
+def ended_grants(core: Core, query: EndedGrantsQuery) -> EndedGrantsAnswer:
+    return EndedGrantsAnswer(grant_ids=tuple(id_ for id_ in query.grant_ids if id_ not in core.book.grants))
 
 
 def inspect(core: Core, query: InspectQuery) -> Steps[InspectAnswer]:
@@ -231,6 +238,7 @@ def fragmentation_milli(core: Core) -> int:
 ANSWERS: Answers = {
     INSPECT.name: lambda core, query, _: inspect(core, query),
     GRANT.name: lambda core, query, _: grant(core, query),
+    ENDED_GRANTS.name: lambda core, query, _: ended_grants(core, query),
     QUEUES.name: lambda core, _, __: queues(core),
     STATUS.name: lambda core, query, at: status(core, query, leader=True, now=at.now, wall=at.wall),
 }

@@ -60,9 +60,9 @@ class Patches:
                 return await self._report_group(order)
 
     async def _touch(self, order: c.TouchPod) -> Result:
-        """By a condition in the pod's status or, unless that alone is ordered, by an annotation first. A pod that cannot
-        be annotated (its annotations are at the limit, or a webhook refuses or hangs) is touched by the condition. Any
-        write that arrives moves the pod's version, and an extra one does no harm."""
+        """By a condition in the pod's status or, unless that alone is ordered, by an annotation first. A pod that
+        cannot be annotated (its annotations are at the limit, or a webhook refuses or hangs) is touched by the
+        condition. Any write that arrives moves the pod's version, and an extra one does no harm."""
         result = Result("unknown", "the annotation did not move the pod")
         if not order.by_status:
             result = await self._writes.pods.annotate(

@@ -129,6 +129,18 @@ def test_what_was_written_outlives_the_process(tmp_path: Path) -> None:
     assert (again.sequence(), [s.grant_id for s in again.live()], again.live()[0].gpus) == (1, ["a"], (("G", 500, 0),))
 
 
+def test_the_stream_of_the_position_is_kept_with_it(tmp_path: Path) -> None:
+    """A book of an earlier version names none."""
+    path = str(tmp_path / "usage.db")
+    book = UsageBook(path)
+    assert (book.sequence(), book.stream()) == (0, "")
+    book.write([began("a")], 7, "first")
+    book.write([began("b")], 3, "second")
+    book.close()
+    again = UsageBook(path)
+    assert (again.sequence(), again.stream()) == (3, "second")
+
+
 def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     """Half a batch with the whole batch's position in the stream would lose the other half."""
     path = str(tmp_path / "usage.db")

@@ -69,6 +69,29 @@ async def test_a_recreated_stream_is_followed_from_its_beginning(server: Embedde
     assert reducer.entries[-1].sequence == 1
 
 
+async def test_a_recreated_stream_that_has_grown_beyond_the_place_is_known_by_its_time(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
+    """The place was remembered, and its owner was away while the stream was recreated and filled."""
+    await publish(bus, b"1", b"2")
+    before = Reducer()
+    follower = await bus.follow_events(before)
+    await eventually(lambda: len(before.entries) == 2)
+    await follower.stop()
+    place = before.entries[-1]
+    again = Reducer()
+    follower = await bus.follow_events(again, start=place.sequence, stream=place.stream)
+    await eventually(lambda: again.entries == [place])
+    await follower.stop()
+    await server.restart(wipe=True)
+    await eventually(lambda: bus.stats.reconnects == 1)
+    await provision(bus)
+    await publish(bus, b"a", b"b", b"c")
+    after = Reducer()
+    await bus.follow_events(after, start=place.sequence + 1, stream=place.stream)
+    await eventually(lambda: after.payloads == [b"a", b"b", b"c"])
+
+
 async def test_an_event_that_the_handler_cannot_take_is_passed_over_and_counted(bus: NatsBus) -> None:
     reducer = Reducer()
     await bus.follow_events(reducer)

@@ -9,6 +9,7 @@ import weakref
 import pytest
 
 from shared.bus.embedded import EmbeddedServer
+from shared.bus.events import MAX_ATTEMPTS, _Pending
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming, NoResponder, NoStream, Refused
 from shared.contracts import subjects
@@ -182,11 +183,22 @@ async def test_events_published_while_the_server_is_away_arrive_later(server: Em
 
 
 async def test_events_that_no_stream_takes_are_counted_as_lost(connect, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shared.bus.events.RESEND_AFTER_S", 0.05)
+    monkeypatch.setattr("shared.bus.events.RESEND_AFTER_S", 0.02)
+    monkeypatch.setattr("shared.bus.events.RESEND_MOST_S", 0.05)
     bus = await connect()
     bus.publish_event(EVENT, b"{}", "1")
     await eventually(lambda: bus.stats.events_lost == 1)
-    assert await bus._events.flushed(1)
+    assert (await bus._events.flushed(1), bus.stats.events_published) == (True, MAX_ATTEMPTS)
+
+
+def test_an_event_is_sent_again_ever_more_rarely_for_ten_minutes() -> None:
+    """Its stream may be away for as long as its servers need for an election, or an operator for a disk."""
+    event, waits = _Pending("s", b"", {}), []
+    for _ in range(MAX_ATTEMPTS):
+        event.sent(0.0)
+        waits.append(event.due)
+    assert waits[:6] == [3, 6, 12, 24, 30, 30]
+    assert 600 < sum(waits) < 660
 
 
 async def test_too_many_unacknowledged_events_are_shed_and_counted(

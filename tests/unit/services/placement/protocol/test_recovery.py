@@ -320,8 +320,8 @@ def test_a_large_clusters_pods_are_touched_a_thousand_at_a_time_and_each_gets_it
 
 
 def test_the_first_touch_of_a_pod_and_every_second_one_after_it_is_by_its_status_only() -> None:
-    """A webhook may hang, or take the annotation away again: then a touch is done, and the pod has not moved. Webhooks on
-    pods do not see their status."""
+    """A webhook may hang, or take the annotation away again: then a touch is done, and the pod has not moved. Webhooks
+    on pods do not see their status."""
     recovery = Recovery()
     recovery.must_move(pods(1), now=0.0)
     assert [by_status for now in (0.0, 2.0, 4.0, 6.0) for _, by_status in recovery.due(now)] == [
