@@ -1,17 +1,31 @@
 """GPU use per namespace from Kerf's public events: pip install nats-py; NATS_URL=nats://user:password@host python
-usage_account.py"""
+usage_account.py. In a pod: NATS_URL=tls://kerf-nats.kerf-system.svc:4222 and NATS_TOKEN_FILE, NATS_INBOX_PREFIX,
+NATS_CA (docs/external-tool.md)."""
 
 import asyncio
 import collections
 import datetime
 import json
 import os
+import pathlib
+import ssl
 
 import nats
 
 
+def options() -> dict[str, object]:
+    """With which a pod connects by its ServiceAccount's token. It ends after a day at most; begin anew then."""
+    if "NATS_TOKEN_FILE" not in os.environ:
+        return {}
+    return {
+        "token": pathlib.Path(os.environ["NATS_TOKEN_FILE"]).read_text(),
+        "inbox_prefix": os.environ["NATS_INBOX_PREFIX"],
+        "tls": ssl.create_default_context(cafile=os.environ["NATS_CA"]),
+    }
+
+
 async def main() -> None:
-    bus = await nats.connect(os.environ.get("NATS_URL", "nats://127.0.0.1:4222"))
+    bus = await nats.connect(os.environ.get("NATS_URL", "nats://127.0.0.1:4222"), **options())
     events = await bus.jetstream().subscribe("kerf.v1.event.slice.>", stream="KERF_EVENTS", ordered_consumer=True)
     began, ended = {}, {}  # slices by grant and container; ends by grant. An event that comes twice changes nothing
     while message := await events.next_msg(timeout=None):

@@ -1,7 +1,8 @@
-"""Identifies a client for a NATS server: the node whose agent's token it has, or why it is refused. Pure.
+"""Identifies a client for a NATS server by its ServiceAccount's token, or says why it is refused. Pure.
 
 A server asks on `$SYS.REQ.USER.AUTH` about each client that no user of its configuration matches. The answer names a
-user token with the permissions of that node's agent (`permissions.agent_of`).
+user token with the permissions of a node's agent (`permissions.agent_of`), of a program of others that hears a
+namespace's events (`tenant_of`), or of one that reads all events (`tool_of`).
 https://docs.nats.io/running-a-nats-service/configuration/securing_nats/auth_callout
 """
 
@@ -16,6 +17,7 @@ from shared.model.kube_object import KubeObject
 
 NODE_NAME = "authentication.kubernetes.io/node-name"
 """In a reviewed token's extra: the node of the pod that it was made for. Since Kubernetes 1.32."""
+_SERVICE_ACCOUNT = "system:serviceaccount:"
 ACCOUNT = "$G"
 """Where the servers' configuration has Kerf's users."""
 
@@ -72,9 +74,9 @@ class Review(KubeObject, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The node that the agent runs on, or why it is refused."""
+    """Who the client is, or why it is refused."""
 
-    node: str = ""
+    user: permissions.User | None = None
     refusal: str = ""
 
 
@@ -95,28 +97,40 @@ def read(payload: bytes) -> Question:
 
 def judge(review: Review, config: Config) -> Verdict:
     """What the API server says of a token."""
-    account = f"system:serviceaccount:{config.namespace}:{config.agent_account}"
     if not review.authenticated:
         return Verdict(refusal=f"the API server does not accept the token: {review.error or 'no reason given'}")
     if config.agent_audience not in review.audiences:
         return Verdict(refusal=f"the token is not for audience {config.agent_audience}")
-    if review.user.username != account:
-        return Verdict(refusal=f"the token is {review.user.username}'s, and only {account} may come by token")
+    namespace, _, name = review.user.username.removeprefix(_SERVICE_ACCOUNT).partition(":")
+    if not review.user.username.startswith(_SERVICE_ACCOUNT) or not name:
+        return Verdict(refusal=f"the token is {review.user.username}'s, which is no ServiceAccount")
+    if (namespace, name) == (config.namespace, config.agent_account):
+        return _agent(review)
+    if f"{namespace}/{name}" in config.listening_accounts:
+        return Verdict(user=permissions.tool_of(namespace, name))
+    if namespace in config.listening_namespaces:
+        return Verdict(user=permissions.tenant_of(namespace))
+    return Verdict(
+        refusal=f"the token is that of ServiceAccount {namespace}/{name}, which may not listen: add its namespace to "
+        "the operator's listening_namespaces, or itself to its listening_accounts"
+    )
+
+
+def _agent(review: Review) -> Verdict:
     nodes = review.user.extra.get(NODE_NAME, ())
     if len(nodes) != 1 or not nodes[0]:
         return Verdict(
             refusal="the token names no node: it is not bound to a pod, or Kubernetes is older than 1.32; use the "
             "shared user node_agent there"
         )
-    return Verdict(node=nodes[0])
+    return Verdict(user=permissions.agent_of(nodes[0]))
 
 
 def answer(question: Question, verdict: Verdict, key: AccountKey, now_s: float, session_s: float) -> bytes:
     """What to send to the server."""
     now = int(now_s)
     decided: dict[str, object] = {"type": "authorization_response", "version": 2}
-    if verdict.node:
-        user = permissions.agent_of(verdict.node)
+    if verdict.user is not None:
         limits = {"subs": -1, "data": -1, "payload": -1}
         decided["jwt"] = key.sign(
             {
@@ -124,8 +138,8 @@ def answer(question: Question, verdict: Verdict, key: AccountKey, now_s: float, 
                 "exp": now + max(1, int(session_s)),
                 "sub": question.user_key,
                 "aud": ACCOUNT,
-                "name": user.name,
-                "nats": {"type": "user", "version": 2, **limits, **permissions.granted(user)},
+                "name": verdict.user.name,
+                "nats": {"type": "user", "version": 2, **limits, **permissions.granted(verdict.user)},
             }
         )
     else:

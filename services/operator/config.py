@@ -40,7 +40,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The ServiceAccount of node agents."""
     agent_audience: str = "kerf-nats"
     agent_session_s: Seconds = 86400.0
-    """An agent's NATS session ends after this time at the latest, and its token is checked anew."""
+    """The NATS session of a client that came by token ends after this time at the latest, and its token is checked
+    anew."""
+    listening_namespaces: tuple[str, ...] = ()
+    """Each ServiceAccount of these namespaces may hear the events of its own one."""
+    listening_accounts: tuple[str, ...] = ()
+    """ServiceAccounts, as namespace/name, that may hear all events and read those that the stream still has."""
     reload_after_s: Patience = 90.0
     """How long the kubelet has to bring a renewed certificate into the servers' volume before they are to read it."""
     reload_users_after_s: Patience = 5.0
@@ -58,3 +63,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     retry_s: Seconds = 2.0
     check_s: Seconds = 15.0
     """How often the NATS servers and the time left of certificates are looked at."""
+
+    def __post_init__(self) -> None:
+        for account in self.listening_accounts:
+            namespace, _, name = account.partition("/")
+            if not namespace or not name or "/" in name:
+                raise ValueError(f"listening_accounts names {account!r}; write NAMESPACE/NAME of a ServiceAccount")

@@ -264,10 +264,27 @@ def tenant_of(namespace: str) -> User:
     )
 
 
+def tool_of(namespace: str, account: str) -> User:
+    """A user for a program that hears all events, and reads those that the stream still has."""
+    of, events = f"tool.{s.token(namespace)}.{s.token(account)}", s.STREAM_EVENTS
+    return User(
+        name=of,
+        publish=(
+            row(f"$JS.API.STREAM.INFO.{events}", f"$JS.API.CONSUMER.CREATE.{events}"),
+            row(*(f"$JS.API.CONSUMER.{verb}.{events}.>" for verb in ("CREATE", "DELETE", "INFO", "MSG.NEXT"))),
+            row(f"$JS.ACK.{events}.>", "$JS.FC.>"),
+        ),
+        subscribe=(row(f"_INBOX_{of}.>", s.EVENTS_ALL, s.USAGE_ALL),),
+        responds=False,
+    )
+
+
 def granted(user: User) -> dict[str, Any]:
     """The user's permissions as a NATS user token has them (github.com/nats-io/jwt, Permissions)."""
+    says = [subject for row in user.publish for subject in row.subjects]
     return {
-        "pub": {"allow": [subject for row in user.publish for subject in row.subjects]},
+        # To servers an empty list of what is allowed is no list; with `resp` it means answers alone.
+        "pub": {"allow": says} if says or user.responds else {"deny": [">"]},
         "sub": {"allow": [subject for row in user.subscribe for subject in row.subjects]},
         **({"resp": {"max": -1, "ttl": 60 * 10**9}} if user.responds else {}),
     }

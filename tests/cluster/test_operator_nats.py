@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import ssl
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -27,6 +28,8 @@ from shared.bus.port import BusError, Incoming
 from shared.bus.provision import provision, scale
 from shared.contracts import permissions, subjects
 from shared.contracts.base import encode
+from shared.contracts.envelope import wrap
+from shared.contracts.events import SliceEnforced, SliceReleased
 from shared.contracts.identity import IdentityRequest
 from shared.service import running
 from tests.cluster.test_operator import Site
@@ -35,7 +38,9 @@ from tests.support.waiting import eventually
 from tools.control_plane import ControlPlane, free_ports
 
 pytestmark = pytest.mark.cluster
-CONF = Path(__file__).resolve().parents[2] / "k8s" / "nats-callout.conf"
+ROOT = Path(__file__).resolve().parents[2]
+CONF = ROOT / "k8s" / "nats-callout.conf"
+EXAMPLE = ROOT / "docs" / "examples" / "usage_account.py"
 
 
 class Installation:
@@ -92,10 +97,21 @@ class Installation:
         call("POST", self.site.path("pods"), pod)
         uid = call("GET", self.site.path("pods", name))[1]["metadata"]["uid"]
         bound = {"kind": "Pod", "apiVersion": "v1", "name": name, "uid": uid}
-        body = {"spec": {"audiences": [audience], "expirationSeconds": 3600, "boundObjectRef": bound}}
-        status, made = call("POST", f"/api/v1/namespaces/{space}/serviceaccounts/{account}/token", body)
+        return self._token_of(space, account, f"{name}-{len(audience)}", audiences=[audience], boundObjectRef=bound)
+
+    def token_of_others(self, namespace: str, account: str) -> Path:
+        """The token of an account of a namespace that is not Kerf's; both are made."""
+        self.site.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+        accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        self.site.call("POST", accounts, {"metadata": {"name": account}})
+        return self._token_of(namespace, account, f"{namespace}-{account}", audiences=["kerf-nats"])
+
+    def _token_of(self, namespace: str, account: str, name: str, **spec: Any) -> Path:
+        body = {"spec": {"expirationSeconds": 3600, **spec}}
+        path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
+        status, made = self.site.call("POST", path, body)
         assert status == 201, made
-        file = self.folder / f"token-{name}-{len(audience)}"
+        file = self.folder / f"token-{name}"
         file.write_text(made["status"]["token"])
         return file
 
@@ -182,6 +198,91 @@ async def test_other_accounts_audiences_and_texts_are_refused(installation: Inst
         await NatsBus.connect(f"nats://placement:guess@127.0.0.1:{installation.port}", ca_file=installation.ca)
 
 
+@pytest.fixture
+async def listened(
+    control_plane: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Installation]:
+    """Which a tenant and a tool listen to: team-NAMESPACE and tools-NAMESPACE/usage."""
+    made = Installation(Site(control_plane, namespace), tmp_path)
+    config = made.config(listening_namespaces=(f"team-{namespace}",), listening_accounts=(f"tools-{namespace}/usage",))
+    async with running(Operator, config):
+        await made.start_server(monkeypatch)
+        async with await made.as_user("placement") as placement:
+            await provision(placement)
+        yield made
+        await made.server.stop()
+
+
+async def test_a_listed_namespaces_accounts_hear_its_events_and_say_nothing(listened: Installation) -> None:
+    team = f"team-{listened.site.namespace}"
+    mine, others = (subjects.event_in_namespace("slice", "enforced", space) for space in (team, "others"))
+    heard: list[str] = []
+
+    async def came(incoming: Incoming) -> None:
+        heard.append(incoming.subject)
+
+    async with await listened.as_user("node_agent") as agent:
+        for account in ("default", "trainer"):
+            heard.clear()
+            async with await NatsBus.connect(
+                f"nats://127.0.0.1:{listened.port}",
+                token_file=str(listened.token_of_others(team, account)),
+                ca_file=listened.ca,
+                inbox_prefix=permissions.tenant_of(team).inbox_prefix,
+            ) as tenant:
+                await tenant.subscribe(mine, came)
+                for subject in (others, subjects.FEED_ALL, "_INBOX_tool.>", "_INBOX_reader.>"):
+                    with pytest.raises(BusError, match="not permitted"):
+                        await tenant.subscribe(subject, came)
+                denied = tenant.stats.denied
+                for subject in (mine, subjects.CMD_BIND, "$JS.API.STREAM.INFO.KERF_EVENTS"):
+                    await tenant.publish(subject, b"{}")
+                await eventually(lambda bus=tenant, before=denied: bus.stats.denied == before + 3)
+                agent.publish_event(others, b"{}", f"others-{account}")
+                agent.publish_event(mine, b"{}", f"mine-{account}")
+                await eventually(lambda: heard == [mine])
+
+
+async def test_a_listed_account_reads_the_stream_with_the_documented_example(listened: Installation) -> None:
+    """And another account of its namespace does not come in."""
+    space = f"tools-{listened.site.namespace}"
+    user = permissions.tool_of(space, "usage")
+    pod = {"uid": "u", "namespace": "team-a", "name": "p", "node": "n", "grant_id": "g"}
+    begun = SliceEnforced(container="c", strategy="advisory", promise="soft", gpus={"G": (40_960, 500)}, **pod)
+    async with await listened.as_user("node_agent") as agent:
+        for event, hours in ((begun, 0), (SliceReleased(boot_id="b", **pod), 2)):
+            identity, payload = wrap(event, source="/test", now_s=1_790_000_000 + hours * 3600)
+            subject = subjects.event_in_namespace(event.ENTITY, event.VERB, "team-a")
+            agent.publish_event(subject, payload, identity)
+        await eventually(lambda: agent.stats.events_acknowledged == 2)
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-I",
+        str(EXAMPLE),
+        env={
+            "NATS_URL": f"tls://127.0.0.1:{listened.port}",
+            "NATS_TOKEN_FILE": str(listened.token_of_others(space, "usage")),
+            "NATS_INBOX_PREFIX": user.inbox_prefix,
+            "NATS_CA": listened.ca,
+        },
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        line = (await asyncio.wait_for(process.stdout.readline(), 30)).decode().split()
+        assert line[1:] == ["team-a", "gpu_hours=1.000", "gib_hours=80.000"]
+    finally:
+        process.kill()
+        await process.wait()
+    with pytest.raises(BusError, match="cannot connect to NATS"):
+        await NatsBus.connect(
+            f"nats://127.0.0.1:{listened.port}",
+            token_file=str(listened.token_of_others(space, "another")),
+            ca_file=listened.ca,
+            timeout_s=1.5,
+        )
+
+
 async def test_an_agent_waits_for_an_operator_and_survives_without_one(
     control_plane: ControlPlane, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +298,7 @@ async def test_an_agent_waits_for_an_operator_and_survives_without_one(
             assert await agent.alive()
             late = asyncio.create_task(made.agent("n4", token, timeout_s=30))
             async with running(Operator, made.config()), await late as other:
-                assert await other.alive()
+                await eventually(other.alive)
     finally:
         await agent.close()
         await made.server.stop()

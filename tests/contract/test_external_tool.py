@@ -27,6 +27,7 @@ from shared.contracts.base import encode
 from shared.contracts.commands import SimDelete
 from shared.contracts.envelope import type_of, wrap
 from shared.contracts.events import EVENTS, Event, SliceEnforced, SliceReleased
+from shared.contracts.permissions import tool_of
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -46,6 +47,13 @@ def test_the_example_imports_nothing_of_kerf_and_is_short() -> None:
     assert imported - set(sys.stdlib_module_names) == {"nats"}
     main = next(node for node in tree.body if isinstance(node, ast.AsyncFunctionDef))
     assert sum(1 for _ in range(main.lineno, main.end_lineno or 0)) <= 24
+
+
+def test_the_page_names_the_permissions_of_a_listed_account() -> None:
+    """And an inbox of its own, which a user with a password need not have."""
+    user = tool_of("monitoring", "usage")
+    assert dict(RIGHTS)["publish"].split(", ") == [subject for row in user.publish for subject in row.subjects]
+    assert f"NATS_INBOX_PREFIX, value: {user.inbox_prefix}}}" in PAGE
 
 
 def test_the_page_names_every_event_and_its_schema() -> None:

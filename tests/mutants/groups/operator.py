@@ -166,4 +166,28 @@ MUTANTS = [
         new="old[:1]",
         tests=("tests/unit/services/operator/test_nats_servers.py::test_none_is_replaced_while_another_is_away",),
     ),
+    Mutant(
+        name="listener-of-any-namespace",
+        what="accounts of every namespace hear events",
+        file=_CALLOUT,
+        old="    if namespace in config.listening_namespaces:\n",
+        new="    if namespace:\n",
+        tests=("tests/unit/services/operator/test_callout.py::test_listed_accounts_hear_events",),
+    ),
+    Mutant(
+        name="listener-by-its-name-alone",
+        what="an account of any namespace has the rights of a listed one of that name",
+        file=_CALLOUT,
+        old='    if f"{namespace}/{name}" in config.listening_accounts:\n',
+        new='    if name in [account.partition("/")[2] for account in config.listening_accounts]:\n',
+        tests=("tests/unit/services/operator/test_callout.py::test_listed_accounts_hear_events",),
+    ),
+    Mutant(
+        name="who-says-nothing-may-say-everything",
+        what="a user token with no subjects to publish allows all of them",
+        file="shared/contracts/permissions.py",
+        old='"pub": {"allow": says} if says or user.responds else {"deny": [">"]},',
+        new='"pub": {"allow": says},',
+        tests=("tests/unit/services/operator/test_callout.py::test_a_tenant_that_says_nothing_is_denied_everything",),
+    ),
 ]

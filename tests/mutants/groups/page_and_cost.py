@@ -5,6 +5,7 @@ from tests.mutants.mutant import Mutant
 _PAGE = "services/metrics/page/"
 _SIGN_IN = "tests/unit/services/metrics/page/test_sign_in.py::"
 _FLEET = "tests/unit/services/metrics/page/test_fleet.py::"
+_ENDS = "tests/unit/services/metrics/test_missed_ends.py::"
 _COST = "tests/unit/services/metrics/test_cost.py::"
 
 MUTANTS = [
@@ -87,5 +88,40 @@ MUTANTS = [
         old="WHERE (excluded.at_ms, excluded.value) > (at_ms, value)",
         new="WHERE 0",
         tests=(_COST + "test_a_pod_that_was_decided_twice_has_the_later_label_in_whatever_order_that_is_heard",),
+    ),
+    Mutant(
+        name="missed-end-at-once",
+        what="a grant that one look does not find has ended, also when a new leader has yet to hear of it",
+        file="services/metrics/missed_ends.py",
+        old="            if grant_id in before:\n",
+        new="            if grant_id in before or before.setdefault(grant_id, now_s):\n",
+        tests=(_ENDS + "test_a_grant_that_is_over_at_two_looks_in_a_row_ended_at_the_first",),
+    ),
+    Mutant(
+        name="missed-end-remembers-for-ever",
+        what="two looks that did not find a grant count although one between them did",
+        file="services/metrics/missed_ends.py",
+        old="before, self._first = self._first, {}",
+        new="before = self._first",
+        tests=(_ENDS + "test_a_grant_that_is_there_again_begins_anew",),
+    ),
+    Mutant(
+        name="events-of-another-stream",
+        what="a stream that was made anew is followed from a place in the one before",
+        file="shared/bus/follow.py",
+        old=' or self._created not in ("", info.created):',
+        new=":",
+        tests=(
+            "tests/unit/shared/bus/test_follow.py::"
+            "test_a_recreated_stream_that_has_grown_beyond_the_place_is_known_by_its_time",
+        ),
+    ),
+    Mutant(
+        name="events-at-one-pace",
+        what="an event is lost when its stream is away for a minute",
+        file="shared/bus/events.py",
+        old="min(RESEND_MOST_S, RESEND_AFTER_S * (1 << self.attempts))",
+        new="RESEND_AFTER_S",
+        tests=("tests/unit/shared/bus/test_nats_bus.py::test_an_event_is_sent_again_ever_more_rarely_for_ten_minutes",),
     ),
 ]

@@ -28,6 +28,25 @@ def test_the_setting_alone_is_refused_with_the_name_of_the_value(capfd: pytest.C
     assert "set agent.mountSlices instead" in capfd.readouterr().err
 
 
+def test_listeners_are_given_to_the_operator() -> None:
+    shown = template(
+        "--set=nats.listeners.namespaces={team-a,team-b}",
+        "--set=nats.listeners.accounts={monitoring/usage}",
+        "--show-only=templates/37-operator.yaml",
+    )
+    assert """KERF_OPERATOR_LISTENING_NAMESPACES, value: '["team-a","team-b"]'}""" in shown
+    assert """KERF_OPERATOR_LISTENING_ACCOUNTS, value: '["monitoring/usage"]'}""" in shown
+
+
+@pytest.mark.parametrize("other", ["nats.agentUsers=shared", "nats.enabled=false"])
+def test_listeners_without_the_servers_that_ask_the_operator_are_refused(
+    other: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(subprocess.CalledProcessError):
+        template("--set=nats.listeners.namespaces={team-a}", f"--set={other}", "--set=nats.external.url=tls://n:4222")
+    assert "nats.listeners need NATS servers of this installation" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize("way", ["policy", "webhook"])
 def test_one_value_says_what_completes_pods_where_helm_asks_no_cluster(way: str) -> None:
     shown = template(f"--set=admission.canonical={way}")

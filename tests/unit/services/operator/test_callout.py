@@ -7,11 +7,13 @@ from typing import Any
 
 import nkeys
 import pytest
+from msgspec.structs import replace
 
 from services.operator import callout
 from services.operator.callout import Review, ReviewedUser
 from services.operator.config import Config
 from services.operator.tokens import AccountKey, claims_of, new_seed
+from shared.contracts.permissions import User, agent_of, granted, tenant_of, tool_of
 
 KEY = AccountKey(new_seed(bytes(range(32))))
 AGENT = "system:serviceaccount:kerf-system:kerf-node-agent"
@@ -39,7 +41,48 @@ def test_what_is_no_question_is_named_so(payload: bytes) -> None:
 
 
 def test_an_agents_token_names_its_node() -> None:
-    assert callout.judge(review(), Config()).node == "n.1"
+    assert callout.judge(review(), Config()).user == agent_of("n.1")
+
+
+LISTENING = Config(listening_namespaces=("team-a",), listening_accounts=("team-a/billing", "monitoring/usage"))
+
+
+@pytest.mark.parametrize(
+    ("account", "user"),
+    [
+        ("team-a:default", tenant_of("team-a")),
+        ("team-a:billing", tool_of("team-a", "billing")),
+        ("monitoring:usage", tool_of("monitoring", "usage")),
+        ("monitoring:other", None),
+        ("team-b:billing", None),
+        ("kerf-system:kerf-node-agent", None),  # of an agent nothing else is taken: its token names no node
+    ],
+)
+def test_listed_accounts_hear_events(account: str, user: User | None) -> None:
+    config = replace(LISTENING, listening_namespaces=("team-a", "kerf-system"))
+    reviewed = ReviewedUser(username=f"system:serviceaccount:{account}")
+    verdict = callout.judge(review(user=reviewed), config)
+    assert (verdict.user, bool(verdict.refusal)) == (user, user is None)
+
+
+def test_who_is_not_listed_is_told_which_setting_would_do_it() -> None:
+    reviewed = ReviewedUser(username="system:serviceaccount:team-b:billing")
+    refusal = callout.judge(review(user=reviewed), LISTENING).refusal
+    assert refusal == (
+        "the token is that of ServiceAccount team-b/billing, which may not listen: add its namespace to the operator's "
+        "listening_namespaces, or itself to its listening_accounts"
+    )
+
+
+@pytest.mark.parametrize("account", ["usage", "/usage", "monitoring/", "a/b/c"])
+def test_an_account_without_a_namespace_is_refused_at_the_start(account: str) -> None:
+    with pytest.raises(ValueError, match="write NAMESPACE/NAME"):
+        Config(listening_accounts=(account,))
+
+
+def test_a_tenant_that_says_nothing_is_denied_everything() -> None:
+    """A server takes an empty list of allowed subjects for none: it would allow everything."""
+    assert granted(tenant_of("team-a"))["pub"] == {"deny": [">"]}
 
 
 @pytest.mark.parametrize(
@@ -49,20 +92,22 @@ def test_an_agents_token_names_its_node() -> None:
         ({"audiences": ("other",)}, "not for audience kerf-nats"),
         (
             {"user": ReviewedUser(username="system:serviceaccount:other:kerf-node-agent", extra=NODE)},
-            "may come by token",
+            "ServiceAccount other/kerf-node-agent, which may not listen",
         ),
+        ({"user": ReviewedUser(username="admin", extra=NODE)}, "which is no ServiceAccount"),
         ({"user": ReviewedUser(username=AGENT)}, "names no node"),
         ({"user": ReviewedUser(username=AGENT, extra={next(iter(NODE)): ("a", "b")})}, "names no node"),
     ],
 )
 def test_other_tokens_are_refused_with_the_reason(changed: Any, reason: str) -> None:
     verdict = callout.judge(review(**changed), Config())
-    assert not verdict.node
+    assert verdict.user is None
     assert reason in verdict.refusal
 
 
 def test_the_answer_names_the_subjects_of_one_node_and_an_end() -> None:
-    answer = json.loads(claims_of(callout.answer(question(), callout.Verdict(node="n.1"), KEY, 100.7, 60).decode()))
+    verdict = callout.Verdict(user=agent_of("n.1"))
+    answer = json.loads(claims_of(callout.answer(question(), verdict, KEY, 100.7, 60).decode()))
     assert (answer["aud"], answer["sub"], answer["iss"]) == ("NSERVER", "UABC", KEY.public)
     user = json.loads(claims_of(answer["nats"]["jwt"]))
     assert (user["exp"], user["aud"], user["sub"]) == (160, "$G", "UABC")
