@@ -87,7 +87,7 @@ class Core:
         self.fair = Fair(self.book)
         requests = GroupRequests(self.book, self.gangs, self.fair)
         self.queue = Queue(self.fair, requests)
-        self.unplaced = Unplaced()
+        self.unplaced = Unplaced(lambda uid: self.book.pods[uid].pod.spec.priority)
         self.late_claims = LateClaims(self.book)
         self.decision_events = DecisionEvents()
         self.remote_places = remote = RemotePlaces(self.engine, self.config.max_slowdown)

@@ -83,14 +83,13 @@ class PendingReasons:
         if now < self._explain_at:
             return []
         self._forget()
-        waiting, began = self._unplaced.unexplained, self._stopwatch()
-        while waiting:
-            uid, _ = waiting.popitem(last=False)
+        unplaced, began = self._unplaced, self._stopwatch()
+        while (uid := unplaced.next_unexplained()) is not None:
             gang = self._gangs.of(uid)
-            mates = [] if gang is None else [mate for mate in gang.waiting if mate in waiting][:_MATES_MOST]
+            mates = [] if gang is None else [one for one in gang.waiting if unplaced.is_unexplained(one)][:_MATES_MOST]
             out: list[m.Command] = []
             for one in (uid, *mates):
-                waiting.pop(one, None)
+                unplaced.placed(one)
                 state = self._book.pods.get(one)
                 if state is not None and one in self._queue:
                     out += self._explain(state, now)
@@ -154,7 +153,7 @@ class PendingReasons:
         found = [
             (said.at, uid)
             for uid, said in self.said.items()
-            if said.at < self._changed_at and now - said.at >= _AGAIN_AFTER_S and uid not in self._unplaced.unexplained
+            if said.at < self._changed_at and now - said.at >= _AGAIN_AFTER_S and not self._unplaced.is_unexplained(uid)
         ]
         return [uid for _, uid in sorted(found)[:_OUTDATED_MOST]]
 

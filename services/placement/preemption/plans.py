@@ -31,7 +31,7 @@ from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.events import Event, PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.log import ReservationRecord
-from shared.contracts.preemption import Plan, Reserved
+from shared.contracts.preemption import Plan, Reserved, Victim
 from shared.queues.preemption_policy import PreemptionPolicy
 from shared.queues.turns import TurnPolicy
 
@@ -53,6 +53,7 @@ class Preemption:
         clock: UnixTime,
     ) -> None:
         self._committer, self._scheduler, self._book, self._fair = committer, scheduler, book, fair
+        self._gangs = gangs
         self._batcher, self._suspender, self._capacity_changes = batcher, suspension, capacity_changes
         self.migrations = Migrations(committer, book, capacity_changes)
         self.turns = Turns(book, turns, suspension, clock)
@@ -205,13 +206,20 @@ class Preemption:
             if any(victim.uid == uid for victim in plan.victims):
                 return f"it is being preempted for {gains} (plan {plan.plan_id})"
             if any(b.uid == uid for b in plan.beneficiaries):
-                gives = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if v.grant_id in self._book.grants)
+                gives = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if self._is_there(v))
                 return f"pods being preempted for it: {gives or 'none left'} (plan {plan.plan_id})"
         return ""
 
+    def _is_there(self, victim: Victim) -> bool:
+        """Whether it still has what it is to give. A gang's launcher has no grant."""
+        if victim.grant_id:
+            return victim.grant_id in self._book.grants
+        state = self._book.pods.get(victim.uid)
+        return state is not None and not state.ended
+
     def could_preempt(self, state: PodState) -> bool:
-        """Whether running pods exist that this pod might preempt. Only the preemptor knows which ones."""
-        if state.never_preempts or state.request is None:
+        """Whether running pods exist that this pod, or its gang, might preempt. Only the preemptor knows which ones."""
+        if state.never_preempts or not self._gangs.needs_gpus(state):
             return False
         book, priority = self._book, state.pod.spec.priority
         others = (book.pods[held.uid] for held in book.grants.values() if held.uid in book.pods)

@@ -362,4 +362,26 @@ MUTANTS = [
         new="        return state is None or state.ended\n",
         tests=(LAUNCHER_ENDS,),
     ),
+    Mutant(
+        name="reasons-by-age-alone",
+        what="nothing is preempted for an important pod before the reasons of all that came earlier are found",
+        file="services/placement/scheduling/unplaced.py",
+        old="self._by_priority[max(self._by_priority)] if self._important_next else self._unexplained",
+        new="self._unexplained",
+        tests=(
+            "tests/unit/services/placement/scheduling/test_unplaced.py::"
+            "test_the_most_important_pod_and_the_oldest_note_take_turns",
+        ),
+    ),
+    Mutant(
+        name="reasons-by-importance-alone",
+        what="unimportant pods are told no reason while important ones come",
+        file="services/placement/scheduling/unplaced.py",
+        old="self._important_next = not self._important_next",
+        new="pass",
+        tests=(
+            "tests/unit/services/placement/scheduling/test_unplaced.py::"
+            "test_the_most_important_pod_and_the_oldest_note_take_turns",
+        ),
+    ),
 ]

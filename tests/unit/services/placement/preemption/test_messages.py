@@ -183,6 +183,14 @@ def test_why_names_the_dry_run_command_if_pods_of_lower_priority_run() -> None:
     assert ask.format("high") not in why(cluster.placement, "high").helps, "a plan exists"
 
 
+def test_why_names_the_dry_run_command_for_the_launcher_of_a_gang_too() -> None:
+    """It needs no GPU, and waits for those of its workers."""
+    cluster, notes = full_cluster(), {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    cluster.wait(build.pod("launcher", priority=100, annotations=notes), high("worker", annotations=notes))
+    ask = "kerf preempt --dry-run team/launcher says which pods would be preempted for it, or why none would"
+    assert ask in why(cluster.placement, "launcher").helps
+
+
 def test_reserved_gpus_are_described_differently_from_allocated_ones() -> None:
     """Both have exactly the same free capacity."""
     cluster = full_cluster("full")

@@ -334,7 +334,11 @@ def test_a_plan_waits_for_victims_that_have_no_gpu_where_it_needs_their_cpu(laun
         cluster.bound[pod.metadata.name] = cluster.placement.bind(pod)
     cluster.wait(wants := high())
     assert cluster.propose(cluster.plan("worker", "launcher")).ok
+    being = cluster.placement.core.preemption.describe
+    assert being(wants.metadata.uid) == "pods being preempted for it: team/worker, team/launcher (plan plan)"
     cluster.release("worker")
+    if launched_on == "n":
+        assert being(wants.metadata.uid) == "pods being preempted for it: team/launcher (plan plan)"
     assert (wants.metadata.uid in cluster.placement.binds()) == (launched_on == "other")
     cluster.placement.facts(build.newer(cluster.bound["launcher"], phase="Failed"))
     assert cluster.placement.binds()[wants.metadata.uid].node == "n"
