@@ -12,7 +12,7 @@ from cli.output import Failure
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import AnswerFailed, Bus, BusError, NoResponder, Unknown
 from shared.contracts import permissions, queries
-from shared.contracts.base import decode, encode
+from shared.contracts.base import ContractError, decode, encode
 from shared.redaction import redact, user_of
 from shared.telemetry import configure_logging
 
@@ -97,17 +97,23 @@ def given(part: T | None) -> T:
     return part
 
 
+class NotAnswered(Failure):
+    """No service that answers such a question is connected."""
+
+
 async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: float = 10.0, errors: bool = True) -> T:
     """The answer, or Failure: no subscriber, no answer in time, or, unless not `errors`, an error in the answer."""
     try:
         answer = decode(await _reply(bus, subject, encode(query), timeout_s), kind)
     except NoResponder:
-        raise Failure(
+        raise NotAnswered(
             f"no service answers {subject}: {_missing(subject)} is connected to this NATS; look at "
             f"{'its' if subject in _ANSWERS else 'their'} logs"
         ) from None
     except AnswerFailed as error:
         raise Failure(str(error)) from None
+    except ContractError as error:
+        raise Failure(f"the answer to {subject} cannot be read; is the service of another version? {error}") from None
     except Unknown:
         raise Failure(
             f"no answer to {subject} within {timeout_s:g} s; the service may be starting or overloaded, try again"

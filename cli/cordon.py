@@ -13,7 +13,7 @@ from rich.markup import escape
 
 from cli.ask import ask, connected
 from cli.output import Failure, err, out, print_json
-from shared.bus.port import Bus, BusError, NoResponder
+from shared.bus.port import Bus, BusError, NoResponder, Unknown
 from shared.contracts import queries, subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.commands import Answers, Evict, EvictBatch
@@ -25,6 +25,10 @@ AGAIN_S = 5.0
 """How long after a refusal an eviction is tried again: budgets change as pods become ready elsewhere."""
 
 T = TypeVar("T")
+
+
+class Away(Failure):
+    """Who would do it is not connected, or has not answered in time."""
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -64,9 +68,9 @@ async def drain(args: argparse.Namespace) -> None:
             f"cordon {escape(args.target)} --undo`"
         )
     if left:
-        names = "; ".join(f"{pod.namespace}/{pod.name}: {pod.why}" for pod in left)
+        names = "; ".join(f"{pod.namespace}/{pod.name}: {pod.why}".removeprefix("/") for pod in left)
         raise Failure(
-            f"not drained within {args.timeout:g} s, {len(left)} pods are left ({names}). It stays cordoned; "
+            f"not drained within {args.timeout:g} s, {len(left)} are left ({names}). It stays cordoned; "
             "run the same command again"
         )
 
@@ -76,17 +80,22 @@ async def _drain(bus: Bus, order: NodeCordon, timeout_s: float, *, quiet: bool) 
     clock = asyncio.get_running_loop().time
     until, why, again_at = clock() + timeout_s, dict[str, str](), dict[str, float]()
     met: dict[str, str] = {}
+    here = {pod.uid: pod for pod in (await _tell(bus, order)).pods}
     while True:
-        here = {pod.uid: pod for pod in (await _tell(bus, order)).pods}
         for uid in [uid for uid in met if uid not in here and why.pop(uid, None) is not None]:
             _say(quiet, f"{met[uid]} is gone")
         met |= {uid: f"{pod.namespace}/{pod.name}" for uid, pod in here.items()}
-        if not here or clock() >= until:
+        coming = [] if here else await _coming(bus, order)
+        if not (here or coming) or clock() >= until:
             return [name for uid, name in met.items() if uid not in here], [
-                Left(p.namespace, p.name, why.get(p.uid, "not asked")) for p in here.values()
+                *(Left(p.namespace, p.name, why.get(p.uid, "not asked")) for p in here.values()),
+                *coming,
             ]
         due = [pod for uid, pod in here.items() if clock() >= again_at.get(uid, 0.0)]
-        refused = await _evict(bus, due, order) if due else {}
+        try:
+            refused = await _evict(bus, due, order) if due else {}
+        except Away as away:
+            refused = {pod.uid: str(away) for pod in due}
         for pod in due:
             word = refused.get(pod.uid, "asked to go, and still running")
             again_at[pod.uid] = clock() + (AGAIN_S if pod.uid in refused else timeout_s)
@@ -94,6 +103,24 @@ async def _drain(bus: Bus, order: NodeCordon, timeout_s: float, *, quiet: bool) 
                 why[pod.uid] = word
                 _say(quiet, f"{met[pod.uid]}: {word}")
         await asyncio.sleep(LOOK_S)
+        try:
+            here = {pod.uid: pod for pod in (await _tell(bus, order)).pods}
+        except Away as away:  # an agent that starts anew; the node was cordoned before
+            _say(quiet, str(away))
+
+
+async def _coming(bus: Bus, order: NodeCordon) -> list[Left]:
+    """What placement has on the target although its agent has nothing there: pods that are about to start, or to be
+    released, and GPUs whose cordon it has not heard of, so that it may still place pods there."""
+    question = InspectQuery(gpu=order.gpu) if order.gpu else InspectQuery(node=order.node)
+    found = await ask(bus, queries.INSPECT.subject, question, InspectAnswer)
+    left: dict[tuple[str, str], Left] = {}
+    for gpu in (gpu for node in found.nodes for gpu in node.gpus if order.gpu in ("", gpu.uuid)):
+        if gpu.state == "healthy":
+            left["", gpu.uuid] = Left("", gpu.uuid, "placement has not heard of the cordon yet")
+        for pod in (pod for pod in gpu.pods if pod.state != "reserved"):
+            left[pod.namespace, pod.name] = Left(pod.namespace, pod.name, f"{pod.state} there, by placement's book")
+    return list(left.values())
 
 
 async def _evict(bus: Bus, pods: list[CordonedPod], order: NodeCordon) -> dict[str, str]:
@@ -104,7 +131,11 @@ async def _evict(bus: Bus, pods: list[CordonedPod], order: NodeCordon) -> dict[s
     )
     answers = await _request(bus, subjects.CMD_EVICT, batch, Answers, "no watcher is connected to this NATS")
     # A pod that is gone for the API server may still run on its node: the command waits for that too.
-    return {answer.uid: f"{answer.outcome}: {answer.message}" for answer in answers.answers if answer.outcome != "gone"}
+    return {
+        answer.uid: f"{answer.outcome}: {answer.message}"
+        for answer in answers.answers
+        if answer.outcome not in ("done", "gone")
+    }
 
 
 async def _order(bus: Bus, target: str, reason: str, *, undo: bool) -> NodeCordon:
@@ -121,7 +152,7 @@ async def _order(bus: Bus, target: str, reason: str, *, undo: bool) -> NodeCordo
 
 
 async def _tell(bus: Bus, order: NodeCordon) -> NodeCordonAnswer:
-    missing = f"the agent of node {order.node} is not connected to this NATS, so nothing was changed"
+    missing = f"the agent of node {order.node} is not connected to this NATS, and was told nothing"
     answer = await _request(bus, subjects.node_command(order.node, "cordon"), order, NodeCordonAnswer, missing)
     if not answer.ok:
         raise Failure(answer.reason)
@@ -132,7 +163,9 @@ async def _request(bus: Bus, subject: str, order: msgspec.Struct, kind: type[T],
     try:
         return decode(await bus.request(subject, encode(order), timeout_s=10.0), kind)
     except NoResponder:
-        raise Failure(missing) from None
+        raise Away(missing) from None
+    except Unknown as error:
+        raise Away(f"{subject}: {error}") from None
     except (BusError, ContractError) as error:
         raise Failure(
             f"{subject}: {error}. It changes the cluster, so it needs the NATS user `operator`; whether it was "

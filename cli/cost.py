@@ -58,9 +58,9 @@ def month(text: str) -> tuple[str, str]:
     """The first day of a month, and of the next. Raises Failure where it is none."""
     try:
         first = datetime.datetime.strptime(text, "%Y-%m").replace(tzinfo=datetime.UTC)
-    except ValueError:
+        following = (first + datetime.timedelta(days=32)).replace(day=1)
+    except (ValueError, OverflowError):
         raise Failure(f"--month {text} is no month; write it as 2026-11") from None
-    following = (first + datetime.timedelta(days=32)).replace(day=1)
     return first.date().isoformat(), following.date().isoformat()
 
 

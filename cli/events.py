@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import sys
 from typing import Any
 
 import msgspec
@@ -53,7 +54,8 @@ async def run(args: argparse.Namespace) -> None:
         ):
             return  # it is published for each namespace that it is about
         if args.json:
-            out.print(incoming.payload.decode(), markup=False, soft_wrap=True)
+            sys.stdout.write(incoming.payload.decode() + "\n")
+            sys.stdout.flush()
         else:
             about, said = _told(event)
             out.print(

@@ -18,8 +18,9 @@ from shared.redaction import redact
 
 PAGE_COLUMNS = 100
 # A pipe has no width of its own: neither columns nor words may be lost to a guess.
-out = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000)
-err = Console(stderr=True, highlight=False)
+# Names and addresses hold what rich takes for emoji codes, such as ":a:".
+out = Console(highlight=False, emoji=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000)
+err = Console(stderr=True, highlight=False, emoji=False)
 
 
 def print_json(value: Any) -> None:

@@ -78,9 +78,9 @@ def _canonical(file: str) -> Any:
     """The pod of a file. Raises Failure for a pod that only admission can read: placement would take its resources for
     extended ones, which no node has."""
     pod = read_pod(file)
-    spec = pod.get("spec") or {}
-    found = [c for part in ("containers", "initContainers") for c in spec.get(part) or () if isinstance(c, dict)]
-    limits = {name for c in found for name in (c.get("resources") or {}).get("limits") or {}}
+    spec = _mapping(pod, "spec")
+    found = [c for part in ("containers", "initContainers") for c in _list(spec, part) if isinstance(c, dict)]
+    limits = {str(name) for c in found for name in _mapping(_mapping(c, "resources"), "limits")}
     foreign = sorted(name for name in limits if name.startswith(GPU_RESOURCES))
     if foreign and not any(names.is_gpu_resource(name) for name in limits):
         raise Failure(
@@ -89,6 +89,17 @@ def _canonical(file: str) -> Any:
             f"kubectl create --dry-run=server -o yaml -f {file} | kerf what-if -f -"
         )
     return pod
+
+
+def _mapping(of: dict[str, Any], key: str) -> dict[Any, Any]:
+    """Empty where it is something else: placement says what is wrong with it."""
+    value = of.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _list(of: dict[str, Any], key: str) -> list[Any]:
+    value = of.get(key)
+    return value if isinstance(value, list) else []
 
 
 def _limit(text: str) -> tuple[str, str]:

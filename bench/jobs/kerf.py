@@ -62,8 +62,8 @@ class _Untold(PendingReasons):
 
     def explain_one(self, now: float) -> list[m.Command]:
         del now
-        self._unplaced.explained.update(self._unplaced.unexplained)
-        self._unplaced.unexplained.clear()
+        while (uid := self._unplaced.next_unexplained()) is not None:
+            self._unplaced.explained.add(uid)
         return []
 
     def repeat(self, held: Container[str], now: float) -> list[m.Command]:

@@ -9,7 +9,7 @@ from collections import Counter
 
 from rich.markup import escape
 
-from cli.ask import ask, connected, url_of
+from cli.ask import NotAnswered, ask, connected, url_of
 from cli.doctor.base import About, CannotLook, Check, Finding, Site
 from cli.doctor.cdi import Cdi
 from cli.doctor.certificates import Certificates
@@ -77,26 +77,30 @@ async def run(args: argparse.Namespace) -> None:
 
 
 async def examine(site: Site) -> list[Finding]:
-    """The findings of all checks. What a check cannot look at is a warning: it says nothing about the installation."""
+    """The findings of all checks. What a check cannot look at, or not read, is a warning: it says nothing about the
+    installation, and the other checks do."""
     findings: list[Finding] = []
     for check in CHECKS:
         try:
             findings += await check.run(site)
         except CannotLook as error:
             findings.append(Finding(check.name, "warn", f"not checked: {error}", error.remedy))
+        except Exception as error:  # noqa: BLE001 - an answer or object of an unknown form, which the finding tells
+            text = f"not checked: what it looks at has an unexpected form ({type(error).__name__}: {error})"
+            findings.append(Finding(check.name, "warn", text, "look at the objects that this check reads"))
     return findings
 
 
 async def _look(site: Site, bus: NatsBus) -> None:
     try:
         site.services = await _survey(bus)
-    except BusError as error:
+    except (BusError, ContractError) as error:
         site.services_error = str(error)
     try:
         found = await ask(bus, queries.INSPECT.subject, InspectQuery(), InspectAnswer)
         site.nodes = found.nodes
-    except (Failure, BusError, ContractError) as error:
-        site.nodes_error = str(error)
+    except (Failure, BusError) as error:
+        site.nodes_error, site.leaderless = str(error), isinstance(error, NotAnswered)
 
 
 async def _survey(bus: NatsBus) -> tuple[About, ...]:

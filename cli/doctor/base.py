@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from typing import Any, Literal, Protocol
+from urllib.parse import urlencode
 
 import msgspec
 
@@ -12,6 +13,8 @@ from shared.contracts.queries import AboutAnswer, InspectNode
 from shared.kube.transport import Transport, TransportError
 
 Status = Literal["ok", "warn", "fail"]
+PAGE = 500
+"""Objects that the API server sends at a time."""
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -43,6 +46,8 @@ class Site(msgspec.Struct, kw_only=True):
     services_error: str = ""
     nodes: tuple[InspectNode, ...] = ()
     nodes_error: str = ""
+    leaderless: bool = False
+    """Whether no placement answers questions: none leads."""
     kube: Transport | None = None
     kube_error: str = ""
 
@@ -76,6 +81,20 @@ class Site(msgspec.Struct, kw_only=True):
                 remedy = "run `kerf doctor` on a machine with a kubeconfig: this pod's account may not read it"
             raise CannotLook(f"the API server answers {answer.status} to {path}", remedy)
         return msgspec.json.decode(answer.body)
+
+    async def all(self, path: str, **selected: str) -> list[Any]:
+        """Every object of a collection, page by page. Raises CannotLook."""
+        found: list[Any] = []
+        more = ""
+        while True:
+            query = selected | {"limit": str(PAGE)} | ({"continue": more} if more else {})
+            page = await self.get(f"{path}?{urlencode(query)}")
+            if page is None:
+                return found
+            found += page["items"]
+            more = page.get("metadata", {}).get("continue", "")
+            if not more:
+                return found
 
 
 class CannotLook(Exception):

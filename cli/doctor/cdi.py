@@ -4,6 +4,8 @@ import re
 from typing import Any
 
 from cli.doctor.base import Finding, Site
+from shared.kube.resources import NODE
+from shared.model import names
 
 KUBELET_LEAST = (1, 26)
 LEAST = {"containerd": (1, 7), "cri-o": (1, 23)}
@@ -19,8 +21,7 @@ class Cdi:
     async def run(self, site: Site) -> list[Finding]:
         if site.simulated:
             return [Finding(self.name, "ok", "all nodes are simulated: there is no container runtime")]
-        listed = await site.get("/api/v1/nodes?labelSelector=kerf.dev/managed%3Dtrue&limit=500")
-        nodes = [] if listed is None else listed["items"]
+        nodes = await site.all(NODE.collection(), labelSelector=f"{names.LABEL_MANAGED}=true")
         findings = [finding for node in nodes if (finding := self._of(node)) is not None]
         return findings or [Finding(self.name, "ok", f"runtime and kubelet have CDI on every node ({len(nodes)})")]
 

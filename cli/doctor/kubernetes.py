@@ -70,7 +70,11 @@ class Kubernetes:
             answer = await site.kube.request("POST", path, msgspec.json.encode(_PROBE))
         except TransportError as error:
             raise CannotLook(f"the API server does not answer: {error}") from error
-        said: Any = msgspec.json.decode(answer.body)
+        try:
+            said: Any = msgspec.json.decode(answer.body)
+        except msgspec.DecodeError:
+            text = answer.body[:200].decode(errors="replace").strip()
+            raise CannotLook(f"the API server answers {answer.status} to a dry run: {text}", "try again") from None
         if answer.status == 201:
             scheduler = said["spec"].get("schedulerName", "")
             return "" if scheduler == "kerf" else f"a pod keeps schedulerName {scheduler}"

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlencode
 
 from cli.doctor.base import CannotLook, Finding, Site, Status
 from shared.kube.discovery import DiscoveryError, served
 from shared.kube.resources import DEVICE_SLICE, NODE
 from shared.kube.transport import TransportError
 from shared.model import names, neighbours
-
-PAGE = 500
 
 
 class Neighbours:
@@ -20,7 +17,7 @@ class Neighbours:
     async def run(self, site: Site) -> list[Finding]:
         if site.simulated:
             return [Finding(self.name, "ok", "all nodes are simulated: no other system has GPUs there")]
-        nodes = {one["metadata"]["name"]: _read(one) for one in await _all(site, NODE.collection())}
+        nodes = {one["metadata"]["name"]: _read(one) for one in await site.all(NODE.collection())}
         findings = self._told("fail", neighbours.other_plugins(nodes))
         try:
             findings += self._told("fail", neighbours.other_driver(nodes, await _offered_by_nvidia(site)))
@@ -59,20 +56,5 @@ async def _offered_by_nvidia(site: Site) -> list[str]:
         raise CannotLook(f"the API server does not say whether it has ResourceSlices: {error}") from error
     if found is None:
         return []
-    slices = await _all(site, found.collection(), fieldSelector=f"spec.driver={neighbours.DRA_DRIVER}")
+    slices = await site.all(found.collection(), fieldSelector=f"spec.driver={neighbours.DRA_DRIVER}")
     return [one["spec"].get("nodeName", "") for one in slices if one["spec"].get("devices")]
-
-
-async def _all(site: Site, path: str, **selected: str) -> list[Any]:
-    """Every object, page by page."""
-    found: list[Any] = []
-    more = ""
-    while True:
-        query = selected | {"limit": str(PAGE)} | ({"continue": more} if more else {})
-        page = await site.get(f"{path}?{urlencode(query)}")
-        if page is None:
-            return found
-        found += page["items"]
-        more = page.get("metadata", {}).get("continue", "")
-        if not more:
-            return found

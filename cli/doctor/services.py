@@ -26,6 +26,10 @@ class Services:
             for name in NEEDED
             if not count[name]
         ]
+        if site.leaderless and count["placement"]:
+            text = f"no placement leads: {count['placement']} connected, and none answers; nothing is placed"
+            do = "look at their logs (session_ended, log_incomplete), and whether a watcher is connected"
+            findings.append(Finding(self.name, "fail", text, do))
         for about in site.services:
             answer = about.answer
             for part, why in answer.problems.items():

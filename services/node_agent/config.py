@@ -41,7 +41,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """How often the use of the GPUs is sampled."""
     sysfs: str = "/sys"
     """Where sysfs is mounted: PCI devices and network cards."""
-    beat_s: Seconds = 2.0
+    beat_s: Annotated[float, msgspec.Meta(gt=0, le=5)] = 2.0
+    """Placement takes a node without a heartbeat for 10 s as silent."""
     kubelet_dir: str = "/var/lib/kubelet"
     """Where the kubelet's sockets and its device checkpoint are. Without this directory nothing is handed over."""
     cdi_dir: str = "/var/run/cdi"

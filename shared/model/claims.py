@@ -118,6 +118,15 @@ def claim_path(pod: Pod, claim: PodClaim) -> str:
 def claim_asks(pod: Pod, claims: Mapping[str, ResourceClaim]) -> dict[str, GpuAsk]:
     """What the pod's claims request, by entry. `claims` by namespace/name. Raises RequestError if one cannot be served,
     or cannot yet."""
+    names_of: dict[str, str] = {}
+    for claim in pod.spec.resource_claims:
+        path = claim_path(pod, claim)
+        if path and (first := names_of.setdefault(path, claim.name)) != claim.name:
+            raise RequestError(
+                "claim-twice",
+                f"claims {first!r} and {claim.name!r} are the same ResourceClaim {path}, and a claim is allocated "
+                "once; name it once, and use that name in each container",
+            )
     return {entry: ask for claim in pod.spec.resource_claims for entry, ask in _asks(pod, claim, claims)}
 
 

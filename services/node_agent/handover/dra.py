@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from hashlib import blake2b
 from typing import Any, Protocol
 
 import structlog
@@ -97,7 +98,7 @@ class ClaimPlugin(DRAPluginServicer):
                 order = await self._agent.start_container(uid, entry)
                 if isinstance(order, m.RefuseStart):
                     return self._refuse(claim, order.code, order.sentence)
-                name = f"claim-{claim.uid}-{request_of(entry)}"
+                name = _device_of(claim.uid, uid, entry)
                 try:
                     await self._specs.write((name,), order)
                 except m.SliceNotReady as error:
@@ -114,6 +115,13 @@ class ClaimPlugin(DRAPluginServicer):
         log.warning("claim_refused", claim=f"{claim.namespace}/{claim.name}", code=code, why=sentence)
         self._refused.add(1, code)
         return pb.NodePrepareResourceResponse(error=f"{sentence} ({code})")
+
+
+def _device_of(claim: str, pod: str, entry: str) -> str:
+    """The name of the CDI device of a pod's entry; `claim` and `pod` are UIDs. Another one for the claim's next pod:
+    the spec of the one before may still be there, and runtimes refuse two devices of one name. As long for every
+    entry: it is a part of a file's name."""
+    return f"claim-{claim}-{blake2b(f'{pod}/{entry}'.encode(), digest_size=8).hexdigest()}"
 
 
 def _devices(order: m.HandOver, name: str, gpus: Mapping[str, Gpu]) -> list[pb.Device]:

@@ -11,6 +11,7 @@ from typing import NamedTuple, get_args
 
 from shared import plugins
 from shared.scheduling.filters.base import Check, Filter, Scope
+from shared.scheduling.filters.claims_in_use import ClaimsInUse
 from shared.scheduling.filters.device_claims import DeviceClaims
 from shared.scheduling.filters.gpus import GpuKind, GpuRoomLeft
 from shared.scheduling.filters.host_ports import HostPorts
@@ -40,6 +41,7 @@ BUILT_IN: tuple[Filter, ...] = (
     InterPod(),
     TopologySpread(),
     Volumes(),
+    ClaimsInUse(),
     AvoidedNodes(),
 )
 

@@ -136,4 +136,31 @@ MUTANTS = [
         new="attach(True)",
         tests=("tests/contract/test_device_plugin.py::test_pods_come_only_while_the_kubelet_knows_the_slots",),
     ),
+    Mutant(
+        name="claims-device-of-any-pod",
+        what="the CDI devices of two pods with one claim have the same name, and runtimes refuse both",
+        file="services/node_agent/handover/dra.py",
+        old="blake2b(f'{pod}/{entry}'.encode(), digest_size=8)",
+        new="blake2b(entry.encode(), digest_size=8)",
+        tests=("tests/unit/services/node_agent/handover/test_dra_names.py",),
+    ),
+    Mutant(
+        name="claim-given-before-its-release",
+        what="a claim's next pod goes to the node where its pod before still has the devices",
+        file="shared/scheduling/filters/claims_in_use.py",
+        old="if part.claim in uids and held.uid != pod.uid:",
+        new="if False:",
+        tests=(
+            "tests/unit/services/placement/scheduling/test_claims.py::"
+            "test_a_node_that_has_yet_to_release_the_claim_of_another_pod_is_left_out",
+        ),
+    ),
+    Mutant(
+        name="claim-booked-twice",
+        what="a claim that a pod names twice is booked twice",
+        file="shared/model/claims.py",
+        old="if path and (first := names_of.setdefault(path, claim.name)) != claim.name:",
+        new="if False:",
+        tests=("tests/unit/shared/model/test_claims.py::test_one_claim_under_two_names_is_refused",),
+    ),
 ]

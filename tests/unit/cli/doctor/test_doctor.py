@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import parse_qs, urlparse
 
 import msgspec
 import pytest
@@ -14,11 +15,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from cli.doctor import CHECKS, examine
-from cli.doctor.base import About, Finding, Site
+from cli.doctor.base import About, CannotLook, Finding, Site
 from cli.doctor.cdi import Cdi, number
 from cli.doctor.certificates import judge
 from cli.doctor.clocks import Clocks
 from cli.doctor.drivers import Drivers
+from cli.doctor.kubernetes import Kubernetes
 from cli.doctor.rights import Rights
 from cli.doctor.services import Services
 from cli.doctor.versions import Versions
@@ -113,8 +115,43 @@ async def test_drivers_are_counted_and_silent_agents_and_ill_gpus_named() -> Non
     assert statuses(await Drivers().run(site())) == ["warn"]
 
 
+async def test_placements_of_which_none_leads_are_a_failure() -> None:
+    """Each of them may be well: after a while without a leader its own part says so, and is no problem."""
+    services = tuple(about(name) for name in ("placement", "watcher", "metrics"))
+    (finding,) = await Services().run(site(services=services, leaderless=True, nodes_error="no service answers"))
+    assert (finding.status, finding.text) == (
+        "fail",
+        "no placement leads: 1 connected, and none answers; nothing is placed",
+    )
+    assert statuses(await Services().run(site(services=services))) == ["ok"]
+
+
+class Odd:
+    """An API server that answers with what no check expects."""
+
+    async def request(self, method: str, path: str, body: bytes = b"", **_: Any) -> Any:
+        from shared.kube.transport import Response
+
+        if method == "POST":
+            return Response(429, b"Too many requests, please try again later.")
+        return Response(200, msgspec.json.encode({"webhooks": [], "items": [{}], "resources": []}))
+
+
+async def test_an_answer_of_an_unexpected_form_ends_one_check_and_not_the_others() -> None:
+    findings = await examine(site(kube=Odd(), nodes=(node("a"),), services=(about("placement"),)))
+    odd = {finding.check: finding.text for finding in findings if "unexpected form" in finding.text}
+    assert odd.keys() >= {"cdi", "certificates"}
+    assert all(text.startswith("not checked: ") for text in odd.values())
+    assert {finding.check for finding in findings} == {check.name for check in CHECKS}
+
+
+async def test_a_dry_run_that_the_api_server_has_no_time_for_is_not_checked() -> None:
+    with pytest.raises(CannotLook, match="answers 429 to a dry run: Too many requests"):
+        await Kubernetes()._probe(site(kube=Odd()))
+
+
 class Api:
-    """An API server that lists these nodes."""
+    """An API server that lists these nodes, two on a page."""
 
     def __init__(self, *nodes: tuple[str, str]) -> None:
         self.nodes = nodes
@@ -129,7 +166,11 @@ class Api:
             }
             for i, (runtime, kubelet) in enumerate(self.nodes)
         ]
-        return Response(200, msgspec.json.encode({"items": items}))
+        query = parse_qs(urlparse(path).query)
+        assert query["labelSelector"] == ["kerf.dev/managed=true"]
+        first = int(query.get("continue", ["0"])[0])
+        more = str(first + 2) if first + 2 < len(items) else ""
+        return Response(200, msgspec.json.encode({"items": items[first : first + 2], "metadata": {"continue": more}}))
 
 
 async def test_cdi_needs_a_runtime_and_a_kubelet_that_have_it() -> None:

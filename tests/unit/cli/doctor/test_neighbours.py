@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl, urlsplit
 import msgspec
 import pytest
 
-from cli.doctor.base import CannotLook, Finding, Site
-from cli.doctor.neighbours import PAGE, Neighbours
+from cli.doctor.base import PAGE, CannotLook, Finding, Site
+from cli.doctor.neighbours import Neighbours
 from shared.contracts.queries import InspectNode
 from shared.kube.transport import Response
 

@@ -114,3 +114,18 @@ def test_a_claim_from_a_template_may_be_seen_after_the_pod_that_names_it() -> No
     with pytest.raises(RequestError, match="is not to be seen yet") as refused:
         claim_asks(pod("p-mine-x7", resourceClaimTemplateName="t"), {})
     assert refused.value.code == "claim-coming"
+
+
+def test_one_claim_under_two_names_is_refused() -> None:
+    """It would be booked twice, and can be allocated once."""
+    twice = msgspec.convert(
+        {
+            "kind": "Pod",
+            "metadata": {"name": "p", "namespace": "team", "uid": "uid-p"},
+            "spec": {"resourceClaims": [{"name": name, "resourceClaimName": "c"} for name in ("a", "b")]},
+        },
+        Pod,
+    )
+    with pytest.raises(RequestError, match="claims 'a' and 'b' are the same ResourceClaim team/c") as refused:
+        claim_asks(twice, {"team/c": claim(gpu())})
+    assert refused.value.code == "claim-twice"

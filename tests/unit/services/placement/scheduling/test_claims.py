@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from services.placement import messages as m
 from services.placement.engine.engine import Engine
 from services.placement.protocol.resource_slices import PUBLISH_AGAIN_S, Slices
 from services.placement.scheduling.claims import allocations, with_claims
@@ -18,8 +19,10 @@ from shared.model.claims import ResourceClaim, ResourceSlice
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.kube_object import Meta
 from shared.model.objects import PodClaim
+from shared.scheduling.filters.claims_in_use import ClaimsInUse
 from shared.scheduling.filters.device_claims import DeviceClaims
 from tests.support import build
+from tests.support.harness.placement import Placement
 
 
 def claim(name: str = "c", version: str = "", **capacity: str) -> ResourceClaim:
@@ -114,6 +117,31 @@ def test_a_pod_with_claims_fits_only_on_nodes_that_serve_claims() -> None:
     assert refused is not None
     assert refused.code == "no-dra"
     assert check(book.nodes["with"]) is None
+
+
+def test_a_node_that_has_yet_to_release_the_claim_of_another_pod_is_left_out() -> None:
+    """The pod was deleted by force and its process still runs: its kubelet has the claim prepared, and would give its
+    devices to the claim's next pod."""
+    placement = Placement()
+    for name in ("n", "m"):
+        placement.facts(build.node(name))
+        placement.send(m.InventorySeen(msgspec.structs.replace(build.inventory(name, gpus=1), dra=True)))
+    mine = (PodClaim(name="mine", resource_claim_name="c"),)
+    placement.facts(claim(memory="16Gi"))
+    before, after = (build.pod(name, resource_claims=mine) for name in ("before", "after"))
+    placement.facts(before)
+    bound = placement.bind(before)
+    placement.gone(bound)
+    assert placement.core.book.leaving
+    placement.facts(after)
+    place = placement.binds()[after.metadata.uid].node
+    assert place != bound.spec.node_name
+    check = ClaimsInUse().prepare(placement.core.book.pods[after.metadata.uid], placement.core.book)
+    assert check is not None
+    refused = check(placement.core.book.nodes[bound.spec.node_name])
+    assert refused is not None
+    assert (refused.code, "team/before" in refused.sentence) == ("claim-on-node", True)
+    assert check(placement.core.book.nodes[place]) is None, "its own grant"
 
 
 @pytest.mark.parametrize("first", ["without", "with"])
