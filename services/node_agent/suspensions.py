@@ -85,8 +85,11 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
                     msgspec.structs.replace(known, applied=None, restore_pending=True, on_host=known.on_host or moves)
                 )
                 continue
-            # Failed slices are as before. Only of a checkpointed pod some memory may already be back on the GPU.
+            # Failed slices are as before. Only of a pod that was to leave the host some memory may already be back on
+            # the GPU: one that was to stay there, by an order that came again, has it all there.
             applied = None if goes_to_host(task.applied) else task.applied
+            if goes_to_host(task.suspension) and goes_to_host(known.applied):
+                applied = known.applied
             received = msgspec.structs.replace(known.grant, suspension=task.previous)
             on_host = known.on_host and (goes_on or task.suspension is None or goes_to_host(task.previous))
             store.put(
@@ -138,7 +141,7 @@ def _resume_refusal(
     store: GrantStore, before: KnownGrant | None, received: NodeGrant, node: str, gpus: Mapping[str, Gpu]
 ) -> str:
     """Why the pod cannot take back what its suspension has freed; empty if it can."""
-    if before is None or before.applied is None:
+    if before is None or (before.applied is None and not before.on_host):
         return ""
     wanted = received.grant if received.suspension is None else left_of(received.grant, received.suspension)
     mine = store.leases_of(received.grant.grant_id)

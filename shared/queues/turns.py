@@ -31,6 +31,8 @@ HostReserves = dict[str, list[tuple[int, str]]]
 
 TURN_ACTIONS: tuple[Action, ...] = ("pause", "checkpoint")
 """How a turn ends; the gentler first."""
+CLOCKS_DIFFER_S = 60.0
+"""Clocks of leaders and nodes that differ by more are wrong: nothing is built on what they have written."""
 _DEFAULTS = TurnRules()
 
 
@@ -208,7 +210,11 @@ class TurnPolicy:
 
     def _since(self, state: PodState, now: float) -> float:
         if state.gpu_time is not None:
-            return max(state.gpu_time.since, self._woken_at(state))
+            since = max(state.gpu_time.since, min(self._woken_at(state), now))
+            if since - now > CLOCKS_DIFFER_S and state.suspension is not None:
+                # Written by a clock that was ahead. How long it has waited is unknown, and a watchdog may end it.
+                return now - self.rules.max_wait_s
+            return min(since, now)
         found = started_at(state.pod) if state.seen_bound else created_at(state.pod)
         return now if found is None else found
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping
 from pathlib import Path
 
 from services.node_agent.moves import Move, MoveError
@@ -55,12 +55,13 @@ class Checkpointer:
 
     async def checkpoint(self, uid: str, bytes_of: tuple[int, ...], gate: Gate = _OPEN) -> str:
         """Moves all GPU memory of the pod to the host. Returns an empty string, or why it failed; then nothing has
-        moved.
+        moved: what was on the host before stays there, for other pods may have its place on the GPU.
 
         `bytes_of` holds the bytes that each of its containers has on GPUs. `gate` holds its launches; what it does is
         for the caller to undo. Raises PartialCheckpoint.
         """
         stopped: tuple[int, ...] = ()
+        moved: set[int] = set()
         first_s: float | None = None
         """How long the copy of what ran at first took; later rounds copy what has begun meanwhile."""
         is_whole = True
@@ -84,6 +85,7 @@ class Checkpointer:
                         self._copied_pod(uid, "out", first_s)
                     return ""
                 begun_s = self._clock()
+                moved.update(stopped)  # each: an answer that comes too late says nothing of what was done
                 await _side_by_side(self.locks.checkpoint(pid) for pid in stopped)
                 first_s = self._clock() - begun_s if first_s is None else first_s
             why = "the pod keeps starting processes on GPUs"
@@ -93,18 +95,25 @@ class Checkpointer:
             why = str(error)
         finally:
             self._give_room(uid)
-        if await self.restore(uid):
+        if moved and await self.restore(uid, only=moved):
             await self._let_go(stopped)
             raise PartialCheckpoint(why)
         return await self._let_go(stopped) or why
 
-    async def restore(self, uid: str, move: Move | None = None, ready: Callable[[], str] = lambda: "") -> str:
+    async def restore(
+        self,
+        uid: str,
+        move: Move | None = None,
+        ready: Callable[[], str] = lambda: "",
+        *,
+        only: Collection[int] | None = None,
+    ) -> str:
         """Moves the pod's memory back to its GPUs. Returns an empty string, or why all of it is still on the host.
 
         What was restored before a process that could not be goes back: no process runs while another one is away. If
         that fails, too, it runs. `move`: it comes back to other GPUs; processes that run, as one that has begun
         meanwhile, go with it. `ready` is called while all are locked, when their memory is where it shall be; it
-        returns why they must not run.
+        returns why they must not run. `only`: these processes alone; None: all that are on the host.
         """
         done: list[int] = []
         seconds = 0.0
@@ -118,8 +127,9 @@ class Checkpointer:
             if move is not None:
                 await self._take_along(uid, move)
             states = await self._states(uid)
-            away = _in_states(states, CHECKPOINTED)
-            is_whole = bool(away) and not _in_states(states, RUNNING, LOCKED)
+            on_host = _in_states(states, CHECKPOINTED)
+            away = tuple(pid for pid in on_host if only is None or pid in only)
+            is_whole = bool(away) and away == on_host and not _in_states(states, RUNNING, LOCKED)
             begun_s = self._clock()
             await _side_by_side(map(restored, away))
             seconds = self._clock() - begun_s
@@ -182,6 +192,11 @@ class Checkpointer:
     async def running(self, uid: str) -> tuple[int, ...]:
         """The processes of the pod on GPUs that are not checkpointed. Raises LockError or HostMemoryUnknown."""
         return _in_states(await self._states(uid), RUNNING, LOCKED)
+
+    async def on_gpus(self, uid: str) -> tuple[int, ...]:
+        """The processes of the pod that have GPU memory, wherever it is now. Raises LockError or HostMemoryUnknown if
+        that is unknown."""
+        return _in_states(await self._states(uid), RUNNING, LOCKED, CHECKPOINTED)
 
     async def no_room(self, uid: str, bytes_of: tuple[int, ...]) -> str:
         """Why the host has no room for what the pod has on GPUs, besides what is on its way there; empty if it has.

@@ -70,13 +70,12 @@ class Holds:
                 for uid, gate in gates.items():
                     self._held[uid] = _Held(await checkpointer.running(uid), gate, until_s)
             except (LockError, HostMemoryUnknown, OSError, ValueError, KeyError) as error:
-                why = str(error)
-            else:
-                return ""
-        await self._let_go(uids)
-        for gate in gates.values():
-            gate.as_before()
-        return why
+                # Before a suspension of one of them, which may wait for its turn already.
+                await self._released(uids)
+                for gate in gates.values():
+                    gate.as_before()
+                return str(error)
+            return ""
 
     def suspended(self, uid: str) -> None:
         """A pod that was held is suspended now: what holds it is its suspension."""
@@ -93,9 +92,13 @@ class Holds:
 
     async def _let_go(self, uids: Collection[str]) -> None:
         async with self._suspender.alone_with(uids):
-            for held in [self._held.pop(uid) for uid in uids if uid in self._held]:
-                try:
-                    held.gate.as_before()
-                    await self._suspender.checkpointer.let_go(held.pids)
-                except (LockError, OSError, ValueError, KeyError) as error:
-                    log.error("hold_not_ended", error=str(error), effect="the locks' worker tries again")
+            await self._released(uids)
+
+    async def _released(self, uids: Collection[str]) -> None:
+        """The caller is alone with these pods."""
+        for held in [self._held.pop(uid) for uid in uids if uid in self._held]:
+            try:
+                held.gate.as_before()
+                await self._suspender.checkpointer.let_go(held.pids)
+            except (LockError, OSError, ValueError, KeyError) as error:
+                log.error("hold_not_ended", error=str(error), effect="the locks' worker tries again")

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from services.node_agent.processes import child
 from services.node_agent.processes.pod_cgroups import PodCgroups
@@ -32,61 +33,77 @@ KEPT_BYTES = 1024 * MIB
 checkpoint moves it."""
 
 
+class Slept(NamedTuple):
+    told: bool
+    """Whether a program was told to sleep. It is to be woken up if the pod is not suspended after all."""
+    why: str
+    """Why it does not sleep; empty if it does, and its memory is gone, or if nothing of it runs on a GPU."""
+
+
 class Hooks:
     def __init__(
         self,
         cgroups: PodCgroups,
+        running: Callable[[str], Awaitable[tuple[int, ...]]],
         on_gpus: Callable[[str], Awaitable[tuple[int, ...]]],
         held_bytes: Callable[[str], int],
         *,
         slept_s: float = SLEPT_S,
     ) -> None:
-        """`on_gpus` returns the pod's processes on GPUs, `held_bytes` what the pod's living processes have there."""
-        self._cgroups, self._on_gpus, self._held_bytes, self._slept_s = cgroups, on_gpus, held_bytes, slept_s
+        """`running` returns the pod's processes on GPUs, `on_gpus` those on the host too, `held_bytes` what the pod's
+        living processes have on GPUs."""
+        self._cgroups, self._running, self._on_gpus = cgroups, running, on_gpus
+        self._held_bytes, self._slept_s = held_bytes, slept_s
         self._told: dict[str, tuple[int, int]] = {}
         """By pod, the process that was told to sleep, and when it started."""
 
-    async def sleep(self, uid: str, hook: SuspendHook) -> str:
-        """Returns why the program does not sleep; empty if it does, and its memory is gone."""
+    async def sleep(self, uid: str, hook: SuspendHook) -> Slept:
+        """Tells the program of a pod to sleep, and waits until it does."""
+        told = False
         try:
             before = self._held_bytes(uid)
-            first = await self._first(uid)
+            first = next(iter(await self._first(uid)), None) if await self._running(uid) else None
             if first is None:
-                return ""  # nothing of it runs
+                return Slept(told, "")  # it has not begun, or is on the host already
             self._told = {of: (pid, since) for of, (pid, since) in self._told.items() if started(pid) == since}
             self._told[uid] = first
+            told = True
             why = await self._call(first, hook, sleep=True)
             if why:
-                return why
+                return Slept(told, why)
             most = max(KEPT_BYTES, before // 10)
             if not await self._until(lambda: self._held_bytes(uid) <= most):
                 kept = self._held_bytes(uid) // MIB
-                return f"{kept} MiB are still on its GPUs {self._slept_s:g} s after its hook, and {most // MIB} may be"
+                why = f"{kept} MiB are still on its GPUs {self._slept_s:g} s after its hook, and {most // MIB} may be"
         except (OSError, LockError, HostMemoryUnknown) as error:
-            return f"its hook could not be called: {error}"
-        return ""
+            return Slept(told, f"its hook could not be called: {error}")
+        return Slept(told, why)
 
     async def wake(self, uid: str, hook: SuspendHook) -> str:
         """Returns why the program could not be woken up. To wake up one that does not sleep does nothing."""
         try:
             told = self._told.pop(uid, None)
             # A program that sleeps may have left the GPU altogether, and would not be found by what it uses there.
-            first = told if told is not None and started(told[0]) == told[1] else await self._first(uid)
-            return "" if first is None else await self._call(first, hook, sleep=False)
+            is_there = told is not None and started(told[0]) == told[1]
+            found = [told] if told is not None and is_there else await self._first(uid)
+            if isinstance(hook, HttpHook):
+                found = found[:1]  # all containers of a pod have one network
+            return "; and ".join([why for one in found if (why := await self._call(one, hook, sleep=False))])
         except (OSError, LockError, HostMemoryUnknown) as error:
             return f"its hook could not be called: {error}"
 
-    async def _first(self, uid: str) -> tuple[int, int] | None:
-        """The first process of the container whose processes use GPUs: its own PID 1, and when it started. Raises
-        LockError or HostMemoryUnknown."""
+    async def _first(self, uid: str) -> list[tuple[int, int]]:
+        """The first process of each container that has GPU memory, the oldest first: its own PID 1, and when it
+        started. Of every container where none has any: one that sleeps is known by its file then, and no other has such
+        a file. Raises LockError or HostMemoryUnknown."""
         pod = self._cgroups.path(uid)
         if pod is None:
-            return None
+            return []
         groups = host_memory.processes(pod).values()
         using = set(await self._on_gpus(uid))
         found = [group for group in groups if using & set(group)] or list(groups)
-        begun = [(since, pid) for group in found for pid in group if (since := started(pid))]
-        return min(begun)[::-1] if begun else None
+        begun = [[(since, pid) for pid in group if (since := started(pid))] for group in found]
+        return [(pid, since) for since, pid in sorted(min(group) for group in begun if group)]
 
     async def _call(self, first: tuple[int, int], hook: SuspendHook, *, sleep: bool) -> str:
         """Returns why the program does not sleep, or is not awake, by its own word."""

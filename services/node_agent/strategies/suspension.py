@@ -141,16 +141,16 @@ class Suspender:
 
     async def suspend(self, ask: SuspendTask) -> SuspendResult:
         """Suspends or resumes a pod. If it fails, the result says why, and the pod's slices are as they were before."""
-        hook = ask.hook if goes_to_host(ask.suspension) else None
+        hook, told = ask.hook if goes_to_host(ask.suspension) else None, False
         # A program takes its time for its hook, and might take all of it: other pods do not wait for that.
         async with self._in_order.setdefault(ask.uid, asyncio.Lock()):
             if hook is not None and self.hooks is not None:
-                why = await self.hooks.sleep(ask.uid, hook)
+                told, why = await self.hooks.sleep(ask.uid, hook)
                 if why:
                     return SuspendResult(ask, await self._woken(ask, why))
             async with self.alone_with((ask.uid,), ask.move):
                 done = await self._suspend(ask)
-            if done.reason and hook is not None:
+            if done.reason and told:
                 return msgspec.structs.replace(done, reason=await self._woken(ask, done.reason))
             if not done.reason and ask.suspension is None and goes_to_host(ask.previous):
                 return SuspendResult(ask, await self._woken(ask, ""))

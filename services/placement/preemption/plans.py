@@ -35,6 +35,9 @@ from shared.contracts.preemption import Plan, Reserved, Victim
 from shared.queues.preemption_policy import PreemptionPolicy
 from shared.queues.turns import TurnPolicy
 
+RESUMED_WITHIN_S = 60.0
+"""How long a plan lasts at most once its beneficiaries are ordered to resume."""
+
 
 class Preemption:
     def __init__(
@@ -118,6 +121,7 @@ class Preemption:
         leader that dies before leaves it to its successor."""
         left = self.turns.still_suspended(found.plan)
         if left:
+            found.until = found.until if found.resuming else max(found.until, now + RESUMED_WITHIN_S)
             found.resuming = True
             self.reservations.release_all(found)
             moved = {b.uid: b.gpus for b in found.plan.beneficiaries if b.gpus}

@@ -211,9 +211,16 @@ class Reservations(dict[str, Reservation]):
             if r.logged
             and not r.closing
             and all(self._has_given_up(victim, r.plan) for victim in r.plan.victims)
-            and not any(self._is_in_trouble(b, r.places) for b in r.plan.beneficiaries)
+            and not any(self._is_in_trouble(b, r.places) for b in self._not_back(r))
             and self.turns.can_resume(r.plan)
         ]
+
+    def _not_back(self, found: Reservation) -> list[Beneficiary]:
+        """Its beneficiaries, once it resumes them without those that are back, or gone."""
+        if not found.resuming:
+            return list(found.plan.beneficiaries)
+        left = {state.uid for state in self.turns.still_suspended(found.plan)}
+        return [b for b in found.plan.beneficiaries if b.uid in left]
 
     def _has_given_up(self, victim: Victim, plan: Plan) -> bool:
         """Whether it has given up what the plan needs. One without GPUs, such as a gang's launcher, is waited for where
@@ -225,7 +232,9 @@ class Reservations(dict[str, Reservation]):
 
     def _is_in_trouble(self, beneficiary: Beneficiary, places: Mapping[str, HeldPlace]) -> bool:
         """Whether the node cannot be given to now. Without GPUs a pod needs no agent, and its node may have none."""
-        node, place = self.book.nodes[beneficiary.node], places.get(beneficiary.uid)
+        node, place = self.book.nodes.get(beneficiary.node), places.get(beneficiary.uid)
+        if node is None:
+            return True
         needs_agent = beneficiary.resumes or (place is not None and place.grant is not None)
         return bool(node.agent_trouble) if needs_agent else node.object is None
 
@@ -235,7 +244,11 @@ class Reservations(dict[str, Reservation]):
         for reservation in [r for r in self.values() if not r.closing]:
             lost = [b for b in reservation.plan.beneficiaries if not self._waits(b)]
             if reservation.resuming and len(lost) < len(reservation.plan.beneficiaries):
-                continue  # it ends when all that are left have resumed
+                # It ends when all that are left have resumed. One may never: its node is gone, or a webhook keeps its
+                # annotation. What was ordered is repeated without the plan, and the others resume when there is room.
+                if now >= reservation.until:
+                    found.append((reservation, "not all of its beneficiaries have resumed"))
+                continue
             if lost:
                 found.append((reservation, f"{lost[0].namespace}/{lost[0].name} is not pending any more"))
             elif reservation.logged and reservation.until <= now and not self._all_end(reservation, now):

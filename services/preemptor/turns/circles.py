@@ -40,11 +40,12 @@ class Circles:
         """Returns the jobs that wait, the next to be served first.
 
         `planned`: pods that a plan in progress is for. A pod that expects free capacity takes no turn.
+        Suspended pods come first: a pending member of their gang would run without them, and keep them from their turn.
         """
         self._begin(tree)
         found: dict[Circle, dict[str, TurnJob]] = {}
         seen: set[str] = set()
-        for state in (*self._pending_pods(now), *self._suspended_pods()):
+        for state in (*self._suspended_pods(), *self._pending_pods(now)):
             circle = None if state.uid in seen else self._circle(state)
             if circle is None:
                 continue
@@ -100,7 +101,9 @@ class Circles:
         for held in self._book.grants.values():
             if held.suspension is not None and held.suspension.action in TURN_ACTIONS:
                 state = self._book.pods.get(held.uid)
-                if state is not None and state.grant_id == held.grant_id and state.suspension is not None:
+                if state is None or state.grant_id != held.grant_id or state.suspension is None:
+                    continue
+                if state.pod.metadata.deletion_timestamp is None:  # else it comes back no more
                     yield state
 
     def _members(self, state: PodState) -> list[PodState]:

@@ -24,11 +24,14 @@ class HostRoom:
     def has(self, jobs: Iterable[TurnJob], kept: Mapping[str, int]) -> bool:
         """Returns whether the hosts have room for all of these jobs together. `kept`: by node, the MiB that have to be
         free besides."""
-        grants = [self._book.grants[member.grant_id] for job in jobs for member in job.members]
         need: Counter[str] = Counter()
-        for held in (*grants, *self._parking()):
+        for job in jobs:
+            for member in job.members:
+                need.update(self._need(self._book.grants[member.grant_id]))
+        hosts = set(need)  # another one that plans in progress overfill is theirs to see to
+        for held in self._parking():
             need.update(self._need(held))
-        return all(mib + kept.get(name, 0) <= self._free_mib(name) for name, mib in need.items())
+        return all(need[name] + kept.get(name, 0) <= self._free_mib(name) for name in hosts)
 
     def _need(self, held: GrantState) -> dict[str, int]:
         if held.grant_id not in self._needs:

@@ -36,6 +36,8 @@ REFUSED_S = 10.0
 MAX_JOBS = 32
 """The maximum of waiting jobs of one circle for which a search is made at one time, the next in rank first. Of those
 with equal requests only the first one counts: if it finds nothing, the others find nothing either."""
+OTHERS_S = 5.0
+"""After this time those are tried that were not, because so many others were."""
 Proposal = tuple[TurnJob, Turn]
 
 
@@ -74,6 +76,8 @@ class TurnPlanner:
         self._changes_at: dict[Circle, float] = {}
         self._waited: dict[Circle, frozenset[str]] = {}
         """The jobs that waited at the last check."""
+        self._tried_last: dict[Circle, str] = {}
+        """Where a check ended because it had tried as many jobs as it may: the next one begins behind that job."""
         self._not_before: dict[str, float] = {}
         """By uid: until when nothing is planned for a pod whose plan was refused."""
 
@@ -115,8 +119,21 @@ class TurnPlanner:
             self._check_at[circle] = min(now + RECHECK_S, self._changes_at[circle], *self._not_before.values())
             if able:
                 paused = self._paused(running)
-                found += self._serve(jobs, able, paused, under_way, most=most - len(found), now=now)
+                in_order = self._behind_last(circle, jobs)
+                served, last = self._serve(in_order, able, paused, under_way, most=most - len(found), now=now)
+                found += served
+                self._tried_last.pop(circle, None)
+                if last:
+                    self._tried_last[circle] = last
+                    self._check_at[circle] = min(self._check_at[circle], now + OTHERS_S)
         return found
+
+    def _behind_last(self, circle: Circle, jobs: list[TurnJob]) -> list[TurnJob]:
+        """The jobs in their order; those behind the last one tried first, so that many that find nothing, such as those
+        on a host without room, keep the search from no other for long."""
+        last = self._tried_last.get(circle)
+        begin = next((number for number, job in enumerate(jobs, 1) if job.known.key == last), 0)
+        return [*jobs[begin:], *jobs[:begin]]
 
     def _paused(self, running: list[TurnJob]) -> list[Yielding]:
         """Returns those of these jobs that are paused: their memory is on the GPU."""
@@ -160,7 +177,8 @@ class TurnPlanner:
         *,
         most: int,
         now: float,
-    ) -> list[Proposal]:
+    ) -> tuple[list[Proposal], str]:
+        """The turns to propose, and the key of the last job that was tried where others were left untried for now."""
         rules, found = self._policy.rules, list[Proposal]()
         parking = self._grants_of(under_way.parking)
         options = Options(
@@ -178,10 +196,12 @@ class TurnPlanner:
             if is_overdue(job.known, rules, now):
                 options.note_in_the_way(job, rank(job.known, rules, now)[0])
         failed: list[tuple[int, list[PodRequest | None]]] = []
-        tried = 0
+        tried, last = 0, ""
         for job in jobs:
-            if len(found) >= most or tried >= MAX_JOBS:
+            if len(found) >= most:
                 break
+            if tried >= MAX_JOBS:
+                return found, last
             if any(member.uid in self._not_before for member in job.members):
                 continue
             at = rank(job.known, rules, now)[0]
@@ -190,7 +210,7 @@ class TurnPlanner:
                 continue
             if job.resumes and not options.could_resume(job, at):
                 continue  # many that cannot must not keep the search from others
-            tried += 1
+            tried, last = tried + 1, job.known.key
             overdue_at = now if at < 0 else None
             turn = options.cheapest(job, at, self._turn_s(job, at, rules), overdue_at=overdue_at)
             if turn is None or self._refused(job, turn, now):
@@ -201,7 +221,7 @@ class TurnPlanner:
             under_way.busy |= {*turn.nodes, *(member.charged for member in victims)}
             if turn.action == "checkpoint":
                 parking += self._grants_of(member.uid for member in victims)
-        return found
+        return found, ""
 
     def _grants_of(self, uids: Iterable[str]) -> list[GrantState]:
         states = [self._book.pods[uid] for uid in uids if uid in self._book.pods]

@@ -444,4 +444,128 @@ MUTANTS: tuple[Mutant, ...] = (
             "test_a_subgroup_without_a_domain_leaves_the_only_rack_to_the_one_that_needs_it",
         ),
     ),
+    Mutant(
+        name="failed-repeat-restores-all",
+        what="a checkpoint that is ordered again and fails brings the memory back to a GPU that another pod has",
+        file="services/node_agent/strategies/checkpointing.py",
+        old="if moved and await self.restore(uid, only=moved):",
+        new="if await self.restore(uid):",
+        tests=(
+            "tests/unit/services/node_agent/strategies/test_checkpointing.py::test_what_was_on_the_host_stays_there_when_the_checkpoint_is_ordered_again_and_fails",
+        ),
+    ),
+    Mutant(
+        name="failed-repeat-is-not-applied",
+        what="the gate counts a checkpointed pod whole when a repeated order fails, and a new leader resumes it",
+        file="services/node_agent/suspensions.py",
+        old="            if goes_to_host(task.suspension) and goes_to_host(known.applied):\n                applied = known.applied\n",
+        new="",
+        tests=(
+            "tests/unit/services/node_agent/test_suspensions.py::test_a_repeated_checkpoint_that_fails_leaves_the_pod_on_the_host",
+        ),
+    ),
+    Mutant(
+        name="resumes-from-the-host-without-a-gate",
+        what="a pod that may be on the host comes back although other slices have its place",
+        file="services/node_agent/suspensions.py",
+        old="(before.applied is None and not before.on_host)",
+        new="before.applied is None",
+        tests=(
+            "tests/unit/services/node_agent/test_suspensions.py::test_a_pod_that_may_be_on_the_host_comes_back_only_where_its_place_is_free",
+        ),
+    ),
+    Mutant(
+        name="hook-of-whoever-is-oldest",
+        what="a repeated order tells the sandbox to sleep",
+        file="services/node_agent/strategies/hooks.py",
+        old="if await self._running(uid) else None",
+        new="if True else None",
+        tests=(
+            "tests/unit/services/node_agent/strategies/test_hooks.py::test_a_pod_that_has_nothing_on_gpus_yet_is_told_nothing",
+        ),
+    ),
+    Mutant(
+        name="wakes-the-oldest-alone",
+        what="a program that left the GPU asleep is not woken up by an agent that began anew",
+        file="services/node_agent/strategies/hooks.py",
+        old="[(pid, since) for since, pid in sorted(min(group) for group in begun if group)]",
+        new="[(pid, since) for since, pid in sorted(min(group) for group in begun if group)][:1]",
+        tests=(
+            "tests/unit/services/node_agent/strategies/test_hooks.py::test_an_agent_that_began_anew_wakes_the_program_that_sleeps",
+        ),
+    ),
+    Mutant(
+        name="pending-member-before-suspended-ones",
+        what="a pending member of a gang takes a turn that the suspended ones wait for",
+        file="services/preemptor/turns/circles.py",
+        old="(*self._suspended_pods(), *self._pending_pods(now))",
+        new="(*self._pending_pods(now), *self._suspended_pods())",
+        tests=(
+            "tests/unit/services/preemptor/test_turns.py::test_a_suspended_gang_gets_its_turn_although_another_member_is_pending",
+        ),
+    ),
+    Mutant(
+        name="turn-of-a-pod-that-ends",
+        what="a member that is being deleted is proposed in place of the others",
+        file="services/preemptor/turns/circles.py",
+        old="if state.pod.metadata.deletion_timestamp is None:",
+        new="if True:",
+        tests=("tests/unit/services/preemptor/test_turns.py::test_a_member_that_is_being_deleted_hides_no_other",),
+    ),
+    Mutant(
+        name="always-the-same-jobs-are-tried",
+        what="jobs on a full host keep all others from their turn",
+        file="services/preemptor/turns/planner.py",
+        old="return [*jobs[begin:], *jobs[:begin]]",
+        new="return jobs",
+        tests=(
+            "tests/unit/services/preemptor/test_turns.py::test_many_suspended_jobs_on_a_host_without_room_keep_no_other_from_its_turn",
+        ),
+    ),
+    Mutant(
+        name="every-host-has-room-or-none",
+        what="a host that a plan overfills blocks the turns of all nodes",
+        file="services/preemptor/turns/host_room.py",
+        old="for name in hosts)",
+        new="for name in need)",
+        tests=(
+            "tests/unit/services/preemptor/test_turns.py::test_a_host_that_a_plan_overfills_keeps_no_turn_from_other_nodes",
+        ),
+    ),
+    Mutant(
+        name="record-from-the-future",
+        what="a clock that was ahead delays the turn of a job that a watchdog ends",
+        file="shared/queues/turns.py",
+        old="            return min(since, now)\n",
+        new="            return since\n",
+        tests=("tests/unit/shared/queues/test_turns.py::test_a_record_of_a_clock_that_was_ahead_delays_no_turn",),
+    ),
+    Mutant(
+        name="resuming-plan-for-ever",
+        what="a plan of which a beneficiary never resumes stays open",
+        file="services/placement/preemption/reservations.py",
+        old='                if now >= reservation.until:\n                    found.append((reservation, "not all of its beneficiaries have resumed"))\n',
+        new="",
+        tests=(
+            "tests/unit/services/placement/preemption/test_turns.py::test_a_pod_that_no_update_resumes_keeps_no_plan_open",
+        ),
+    ),
+    Mutant(
+        name="resuming-plan-waits-for-the-dead",
+        what="a node that died keeps the other members of a gang suspended",
+        file="services/placement/preemption/reservations.py",
+        old="        if not found.resuming:\n            return list(found.plan.beneficiaries)\n",
+        new="        if True:\n            return list(found.plan.beneficiaries)\n",
+        tests=(
+            "tests/unit/services/placement/preemption/test_turns.py::test_a_node_that_dies_while_a_gang_resumes_keeps_no_plan_open",
+        ),
+    ),
+    Mutant(
+        name="failed-hold-undoes-a-suspension",
+        what="a hold that fails writes old overrides over a suspension that came meanwhile",
+        file="services/node_agent/strategies/holds.py",
+        old='                await self._released(uids)\n                for gate in gates.values():\n                    gate.as_before()\n                return str(error)\n            return ""\n',
+        new='                why = str(error)\n            else:\n                return ""\n        await self._let_go(uids)\n        for gate in gates.values():\n            gate.as_before()\n        return why\n',
+        tests=("tests/unit/services/node_agent/strategies/test_holds.py",),
+    ),
 )

@@ -377,6 +377,46 @@ def test_a_partial_checkpoint_frees_nothing_and_is_restored_later() -> None:
     assert (back.tasks[0].previous, back.tasks[0].suspension) == (CHECKPOINT, None)
 
 
+@pytest.mark.parametrize("leader", [1, 2], ids=["the same leader", "a new leader"])
+def test_a_repeated_checkpoint_that_fails_leaves_the_pod_on_the_host(leader: int) -> None:
+    """Another pod has its place on the GPU. The driver may be late for once."""
+    core = slices("a", memory=1000, compute=1000)
+    order = msgspec.structs.replace(share("a", CHECKPOINT, memory=1000, compute=1000), term=leader)
+    assert said(core, msgspec.structs.replace(order, term=1)).suspension == CHECKPOINT
+    assert starts(core, "b", memory=1000, compute=1000) == ""
+    again = said(core, order, "the driver did not answer")
+    assert (again.suspension, again.reason) == (CHECKPOINT, "the driver did not answer")
+    assert core.occupied()["G0"] == (1000, 1000)
+    back = said(core, msgspec.structs.replace(order, suspension=None))
+    assert (back.ok, "are not handed over" in back.reason) == (False, True)
+
+
+def test_the_second_of_two_orders_under_way_that_fails_leaves_the_pod_on_the_host() -> None:
+    """Placement repeats an order that has not been answered for some seconds."""
+    core = slices("a", memory=1000, compute=1000)
+    order = m.GrantReceived(share("a", CHECKPOINT, memory=1000, compute=1000))
+    first, second = tasks(core.handle(order, 0.0)), tasks(core.handle(order, 3.0))
+    did(core, first)
+    body = answer(did(core, second, "the driver did not answer"))
+    assert isinstance(body, Accepted)
+    assert body.suspension == CHECKPOINT
+    assert starts(core, "b", memory=1000, compute=1000) == ""
+
+
+def test_a_pod_that_may_be_on_the_host_comes_back_only_where_its_place_is_free() -> None:
+    """Its checkpoint failed in part after other slices had been given what it had freed."""
+    core = slices("a", memory=1000, compute=1000)
+    said(core, share("a", CHECKPOINT, memory=1000, compute=1000))
+    assert starts(core, "b", memory=1000, compute=1000) == ""
+    again = tasks(core.handle(m.GrantReceived(share("a", CHECKPOINT, memory=1000, compute=1000)), 0.0))
+    did(core, again, "801", part=True)
+    back = core.handle(m.GrantReceived(share("a", memory=1000, compute=1000)), 0.0)
+    assert not any(isinstance(order, m.SuspendSlices) for order in back)
+    body = answer(back)
+    assert isinstance(body, Accepted)
+    assert (body.ok, "are not handed over" in body.reason) == (False, True)
+
+
 def test_a_checkpointed_pod_frees_its_memory_and_starts_no_container() -> None:
     core = slices("a")
     assert said(core, share("a", CHECKPOINT)).suspension == CHECKPOINT

@@ -104,6 +104,67 @@ def test_many_suspended_jobs_whose_gpus_are_not_yielded_keep_no_other_from_its_t
     assert gains(preemptor, 3) == [["later"]]
 
 
+@pytest.mark.parametrize("jobs", [31, 32, 40, 100])
+def test_many_suspended_jobs_on_a_host_without_room_keep_no_other_from_its_turn(jobs: int) -> None:
+    """A job that could yield runs on their GPU, and cannot go to its host."""
+    preemptor = Preemptor("full", "n", gpus=1, park_mib=jobs * TOTAL_MIB)
+    run(preemptor, "runs", 0, node="full")
+    for number in range(jobs):
+        suspended(preemptor, f"waits-{number}", 0, node="full", for_s=2 * HOUR)
+    run(preemptor, "long", 0)
+    slice_ = {"gpus": 0, "memory": f"{TOTAL_MIB}Mi", "compute": 100}
+    preemptor.wait("later", priority=0, annotations=ALLOWED, created=stamp(preemptor.now - 60), **slice_)
+    assert gains(preemptor, 60)[:1] == [["later"]]
+
+
+def test_a_host_that_a_plan_overfills_keeps_no_turn_from_other_nodes() -> None:
+    """The setting of its agent has changed since the plan was proposed."""
+    preemptor = Preemptor("x", "n", gpus=1, park_mib=2 * TOTAL_MIB)
+    run(preemptor, "on-x", 0, node="x")
+    run(preemptor, "on-n", 0, node="n", for_s=550)
+    preemptor.wait("first", priority=0, annotations=ALLOWED, created=stamp(preemptor.now - 60))
+    (plan,) = [plan for _ in range(5) for plan in preemptor.plans(after_s=1)]
+    assert [victim.name for victim in plan.victims] == ["on-x"]
+    preemptor.reserve(plan)
+    preemptor.send(m.InventorySeen(build.inventory("x", gpus=1, park_mib=0, generation=9)))
+    preemptor.wait("second", priority=0, annotations=ALLOWED, created=stamp(preemptor.now - 60))
+    assert gains(preemptor, 60)[:1] == [["second"]]
+
+
+GANG = {names.ANNOTATION_GANG: "g", names.ANNOTATION_GANG_SIZE: "2"}
+
+
+def suspended_gang(*nodes: str) -> Preemptor:
+    """Gang a, b is suspended on these nodes, and r0 and r1 run in its place."""
+    preemptor = Preemptor(*dict.fromkeys(nodes), gpus=2, park_mib=100 * TOTAL_MIB)
+    for index, (name, node) in enumerate(zip("ab", nodes, strict=True)):
+        gpu = index if len(set(nodes)) == 1 else 0
+        preemptor.run(name, node, gpu, strategy="interposer", ran_s=100 * HOUR, annotations=ALLOWED | GANG)
+        record = encode_gpu_time(GpuTime(since=preemptor.now - 600, attained_gpu_ms=300_000, turns=1))
+        parked = encode_suspension(PARKED)
+        annotate(preemptor, name, {names.ANNOTATION_GPU_TIME: record, names.ANNOTATION_SUSPENDED: parked})
+        run(preemptor, f"r{index}", gpu, node=node, for_s=10 * HOUR)
+    return preemptor
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+def test_a_suspended_gang_gets_its_turn_although_another_member_is_pending(gpus: int) -> None:
+    """Such as one more of an elastic job, or the replacement of one that failed; with eight GPUs it fits nowhere. It
+    gets none for itself: it would run, and the others would not."""
+    preemptor = suspended_gang("n", "n")
+    created = stamp(preemptor.now - 300)
+    preemptor.wait("c", priority=0, annotations=ALLOWED | GANG, created=created, gpus=gpus)
+    assert gains(preemptor, 30)[:1] == [["a", "b"]]
+
+
+def test_a_member_that_is_being_deleted_hides_no_other() -> None:
+    """Its node is dead, so it stays for ever."""
+    preemptor = suspended_gang("dead", "n")
+    pod = build.newer(preemptor.pods["a"], deletion_timestamp=stamp(preemptor.now))
+    preemptor.send(m.FactsSeen((Put(object=pod),)))
+    assert gains(preemptor, 30)[:1] == [["b"]]
+
+
 def test_a_turn_ends_for_a_pod_that_asks_for_a_whole_gpu() -> None:
     preemptor = Preemptor("n", gpus=1)
     run(preemptor, "long", 0)

@@ -359,3 +359,16 @@ def test_no_more_jobs_with_watchdogs_take_turns_on_a_gpu_than_can_be_back_in_tim
     assert circle.denies(circle.wait("patient", watchdog("none")), long) == ""
     assert circle.denies(circle.wait("without"), long) == ""
     assert circle.turns.denial_reason(away[0], long, NOW) == "", "it has its place among them"
+
+
+@pytest.mark.parametrize("ahead_s", [5.0, 3_600.0])
+def test_a_record_of_a_clock_that_was_ahead_delays_no_turn(ahead_s: float) -> None:
+    """A job of which nothing is known but that goes first: its watchdog may end it."""
+    circle = Circle()
+    notes = ALLOWED | {names.ANNOTATION_GPU_TIME: encode_gpu_time(GpuTime(since=NOW + ahead_s, turns=1))}
+    runs = circle.run("runs", notes)
+    assert circle.turns.job(runs, NOW).since == NOW
+    parked = {names.ANNOTATION_SUSPENDED: encode_suspension(Suspension(action="pause", plan_id="p"))}
+    waits = circle.run("waits", notes | parked)
+    at, since, _ = circle.turns.rank(waits, NOW)
+    assert (at, since) == ((OVERDUE, NOW - 86_400) if ahead_s > 60 else (0, NOW))

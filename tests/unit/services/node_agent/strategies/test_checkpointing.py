@@ -144,6 +144,17 @@ async def test_a_failed_checkpoint_restores_the_processes_before_it(
     assert [await checkpointer.locks.state(pid) for pid in pids] == [0, 0, 0]
 
 
+async def test_what_was_on_the_host_stays_there_when_the_checkpoint_is_ordered_again_and_fails(
+    checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other pods have its place on the GPU by now. A process that has begun meanwhile goes on."""
+    monkeypatch.setenv("KERF_BAD", str(pids[1]))
+    for pid in (pids[0], pids[2]):
+        await checkpointer.locks.checkpoint(pid)
+    assert "801" in await checkpointer.checkpoint(UID, (1,))
+    assert [await checkpointer.locks.state(pid) for pid in pids] == [2, 0, 2]
+
+
 async def test_a_failed_restore_is_reported_as_a_partial_checkpoint(
     checkpointer: Checkpointer, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -12,7 +14,7 @@ from shared.book import host_memory
 from shared.contracts.commands import AnnounceEvent, TouchPod
 from shared.contracts.events import PodResumed, PodSuspended, PreemptionAbandoned, PreemptionExecuted
 from shared.contracts.log import ReadyRecord
-from shared.contracts.preemption import Action
+from shared.contracts.preemption import Action, Beneficiary, Plan
 from shared.contracts.queries import StatusQuery, WhenQuery, WhyQuery
 from shared.model import names
 from shared.model.objects import Container, PodStatus, Resources
@@ -876,3 +878,119 @@ def test_a_new_leader_says_again_who_is_suspended_and_how_long_it_was() -> None:
 def test_an_idle_pod_s_event_says_so() -> None:
     site = idle_gives_way()
     assert [(one.name, one.idle) for one in site.placement.events(PodSuspended)] == [("notebook", True)]
+
+
+class TwoNodes(Site):
+    """Nodes n and n2 with one GPU each. `beats`: those with an agent that lives."""
+
+    def __init__(self) -> None:
+        self.beats: tuple[str, ...] = ("n", "n2")
+        super().__init__(gpus=1, park=4)
+        self.placement.facts(build.node("n2"))
+        self.send(m.InventorySeen(build.inventory("n2", gpus=1, strategies=STRATEGIES, park_mib=self.park_mib)))
+        self.wait(1)
+
+    def _respond(self, command: m.Command, default: Any) -> list[m.Input]:
+        said = super()._respond(command, default)
+        if not isinstance(command, m.SendSync):
+            return said
+        (answered,) = said
+        assert isinstance(answered, m.SyncAnswered)
+        return [m.SyncAnswered(msgspec.structs.replace(answered.answer, node=command.sync.node))]
+
+    def answer(self, *, reason: str = "", late: int = 0) -> None:
+        del reason, late
+        now, self.unanswered = self.unanswered, []
+        for command in now:
+            if command.node not in self.beats:
+                continue
+            grant = command.grant
+            self._execute(grant)
+            id_, is_whole = grant.grant.grant_id, grant.suspension is None
+            answer = m.GrantAcknowledged(
+                command.node, id_, suspension=grant.suspension, number=grant.number, whole=is_whole
+            )
+            self.send(answer)
+
+    def wait(self, seconds: float) -> list[m.Command]:
+        said: list[m.Command] = []
+        for _ in range(round(seconds)):
+            self.placement.now += 1
+            said += self.send(m.BeatSeen(self.beats)) + self.send(m.Tick(self.wall))
+        return said
+
+    def at(self, plan: Plan, **nodes: str) -> Plan:
+        def on(one: Beneficiary) -> Beneficiary:
+            return msgspec.structs.replace(one, node=self.state(one.name).charged or nodes[one.name])
+
+        return msgspec.structs.replace(plan, beneficiaries=tuple(map(on, plan.beneficiaries)))
+
+    def go_on(self, seconds: int = 3_600, *, without: str = "") -> None:
+        """Everything is written and answered, but for the updates of one pod."""
+        for _ in range(seconds):
+            self.wait(1)
+            self.unwritten = [order for order in self.unwritten if order.name != without]
+            self.write()
+            self.answer()
+
+
+def gang_a_resumes() -> TwoNodes:
+    """Gangs a and b of two have the GPUs of both nodes in turns, and the plan that lets a resume is in force."""
+    site = TwoNodes()
+    for name in ("a0", "a1"):
+        site.create(name, gang="a")
+    site.bind("a0", "a1")
+    site.wait(1_200)
+    for name in ("b0", "b1"):
+        site.create(name, gang="b")
+    there = {f"b{index}": site.state(f"a{index}").charged for index in (0, 1)}
+    assert site.propose(site.at(site.plan(("a0", "a1"), ("b0", "b1")), **there)).ok
+    site.settle()
+    site.bind("b0", "b1")
+    site.settle(5)
+    site.wait(3 * 3_600)
+    assert site.runs() == ["b0", "b1"]
+    assert site.propose(site.at(site.plan(("b0", "b1"), ("a0", "a1"), plan_id="back"))).ok
+    return site
+
+
+def test_a_node_that_dies_while_a_gang_resumes_keeps_no_plan_open() -> None:
+    site = gang_a_resumes()
+    dead, lives = site.state("a0").charged, site.state("a1").charged
+    site.write()
+    late = [command for command in site.unanswered if command.node == lives]
+    site.unanswered = [command for command in site.unanswered if command.node == dead]
+    site.answer()
+    site.wait(1)
+    site.beats = (lives,)
+    site.wait(8)
+    site.unanswered = late
+    site.answer()
+    site.wait(1)
+    assert {order.name for order in site.unwritten} == {"a0", "a1"}
+    site.show(build.newer(site.api["uid-team-a1"]))  # so that the order for it comes too late
+    site.go_on(10)
+    assert "a1" in site.runs()
+    site.go_on()
+    assert site.placement.core.preemption.reservations == {}
+    for name in ("a0", "b0"):
+        site.placement.gone(site.api.pop(f"uid-team-{name}"))
+    site.placement.gone(build.node(dead))
+    site.send(m.AgentLost(dead))
+    site.go_on()
+    assert site.placement.core.book.overbooked() == []
+
+
+def test_a_pod_that_no_update_resumes_keeps_no_plan_open() -> None:
+    """A webhook refuses them."""
+    site = gang_a_resumes()
+    site.write()
+    site.answer()
+    site.wait(1)
+    site.go_on(without="a1")
+    assert site.runs() == ["a0"]
+    assert site.placement.core.preemption.reservations == {}
+    abandoned = site.placement.events(PreemptionAbandoned)[-1]
+    assert (abandoned.plan.plan_id, abandoned.reason) == ("back", "not all of its beneficiaries have resumed")
+    site.go_on()
+    assert site.runs() == ["a0", "a1"], "it resumes when updates come through"
