@@ -10,6 +10,7 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.protocol import nodes
+from services.placement.protocol.hearing import HEARD_FIRST_S
 from services.placement.protocol.nodes import LOOK_S, RESEND_S, SILENT_S
 from services.placement.queries import reader
 from shared.contracts.commands import AnnounceEvent, DeletePod
@@ -47,7 +48,9 @@ def boots(placement: Placement, node: str = "n", boot: str = "boot-2") -> NodeSy
 
 def gets_a_place(placement: Placement) -> bool:
     placement.answer = False
+    placement.tick(HEARD_FIRST_S)  # after a new log nothing at all is placed before
     placement.facts(build.gpu_pod("late", gpus=1))
+    placement.tick()
     return "uid-team-late" in placement.core.holds
 
 

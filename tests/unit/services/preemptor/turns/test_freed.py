@@ -40,7 +40,9 @@ class Tried(Options):
 
     def _has_host_memory(self, victims: Sequence[Yielding]) -> bool:
         grants = [self._book.grants[member.grant_id] for one in victims for member in one.job.members]
-        return not lacking(self._book, [*grants, *self.parking], self._kept_free([one.job for one in victims]))
+        hosts = {held.node for held in grants}
+        there = [held for held in self.parking if held.node in hosts]
+        return not lacking(self._book, [*grants, *there], self._kept_free([one.job for one in victims]))
 
 
 @st.composite
