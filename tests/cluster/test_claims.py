@@ -126,6 +126,27 @@ async def test_a_claim_goes_to_the_next_pod_when_the_first_has_ended(world: Whol
     assert (await allocated(world, seen))["status"]["reservedFor"][0]["uid"] == seen["metadata"]["uid"]
 
 
+async def test_no_scheduler_gives_a_claim_with_kerfs_gpus_to_a_second_pod(world: Whole) -> None:
+    """As kube-scheduler does for a pod of its own that names an allocated claim. The kubelet has the claim prepared,
+    and would give that pod the first one's devices."""
+    await claim(world, "mine", memory="1Gi")
+    await pod(world, "first", resourceClaimName="mine")
+    seen = await world.bound("first")
+    other = {"resource": "pods", "name": "other", "uid": "0b9a1c52-6d0e-4f36-8a2b-3f1f0f9f8e11"}
+    path = DEVICE_CLAIM.path("mine", world.namespace, sub="status")
+
+    def reserve(*consumers: dict[str, str]) -> tuple[int, bytes]:
+        found = json.loads(world.plane.request("GET", path.removesuffix("/status"))[1])
+        found["status"]["reservedFor"] = list(consumers)
+        return world.plane.request("PUT", path, found)
+
+    first = {"resource": "pods", "name": "first", "uid": seen["metadata"]["uid"]}
+    status, answer = await asyncio.to_thread(reserve, first, other)
+    assert (status, b"[claim-of-one-pod]" in answer) == (422, True), answer
+    status, answer = await asyncio.to_thread(reserve, first)
+    assert status == 200, answer
+
+
 async def test_a_pod_waits_for_a_claim_that_does_not_exist_yet(world: Whole) -> None:
     await pod(world, "p", resourceClaimName="later")
     assert "does not exist" in (await world.event("p", "FailedScheduling"))["message"]
