@@ -116,9 +116,7 @@ class Strategies:
         )
         self.observer, self._police, self._limits = watch.observer, watch.police, watch.limits
         self._suspender = Suspender(self._registry, self._drivers, agent.live, self._checkpointer, self.observer.memory)
-        self._suspender.hooks = Hooks(
-            cgroups, self._checkpointer.running, self._checkpointer.on_gpus, self._suspender.living_bytes
-        )
+        self._suspender.hooks = Hooks(cgroups, self._checkpointer, self._suspender.living_bytes)
         self._bursts = Bursts(
             ctx,
             config,

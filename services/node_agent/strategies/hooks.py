@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
 
 from services.node_agent.processes import child
 from services.node_agent.processes.pod_cgroups import PodCgroups
@@ -33,6 +33,16 @@ KEPT_BYTES = 1024 * MIB
 checkpoint moves it."""
 
 
+class GpuProcesses(Protocol):
+    """What the driver knows of a pod's processes. Both raise LockError or HostMemoryUnknown."""
+
+    async def running(self, uid: str) -> tuple[int, ...]:
+        """Those that run on GPUs."""
+
+    async def on_gpus(self, uid: str) -> tuple[int, ...]:
+        """Those that have GPU memory, on the host too."""
+
+
 class Slept(NamedTuple):
     told: bool
     """Whether a program was told to sleep. It is to be woken up if the pod is not suspended after all."""
@@ -44,16 +54,13 @@ class Hooks:
     def __init__(
         self,
         cgroups: PodCgroups,
-        running: Callable[[str], Awaitable[tuple[int, ...]]],
-        on_gpus: Callable[[str], Awaitable[tuple[int, ...]]],
+        processes: GpuProcesses,
         held_bytes: Callable[[str], int],
         *,
         slept_s: float = SLEPT_S,
     ) -> None:
-        """`running` returns the pod's processes on GPUs, `on_gpus` those on the host too, `held_bytes` what the pod's
-        living processes have on GPUs."""
-        self._cgroups, self._running, self._on_gpus = cgroups, running, on_gpus
-        self._held_bytes, self._slept_s = held_bytes, slept_s
+        """`held_bytes` returns what the pod's living processes have on GPUs."""
+        self._cgroups, self._processes, self._held_bytes, self._slept_s = cgroups, processes, held_bytes, slept_s
         self._told: dict[str, tuple[int, int]] = {}
         """By pod, the process that was told to sleep, and when it started."""
 
@@ -62,7 +69,7 @@ class Hooks:
         told = False
         try:
             before = self._held_bytes(uid)
-            first = next(iter(await self._first(uid)), None) if await self._running(uid) else None
+            first = next(iter(await self._first(uid)), None) if await self._processes.running(uid) else None
             if first is None:
                 return Slept(told, "")  # it has not begun, or is on the host already
             self._told = {of: (pid, since) for of, (pid, since) in self._told.items() if started(pid) == since}
@@ -100,7 +107,7 @@ class Hooks:
         if pod is None:
             return []
         groups = host_memory.processes(pod).values()
-        using = set(await self._on_gpus(uid))
+        using = set(await self._processes.on_gpus(uid))
         found = [group for group in groups if using & set(group)] or list(groups)
         begun = [[(since, pid) for pid in group if (since := started(pid))] for group in found]
         return [(pid, since) for since, pid in sorted(min(group) for group in begun if group)]

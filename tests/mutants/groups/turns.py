@@ -478,7 +478,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="hook-of-whoever-is-oldest",
         what="a repeated order tells the sandbox to sleep",
         file="services/node_agent/strategies/hooks.py",
-        old="if await self._running(uid) else None",
+        old="if await self._processes.running(uid) else None",
         new="if True else None",
         tests=(
             "tests/unit/services/node_agent/strategies/test_hooks.py::test_a_pod_that_has_nothing_on_gpus_yet_is_told_nothing",

@@ -65,13 +65,14 @@ class SleepingPod:
     def hooks(self) -> Hooks:
         """Of an agent that has just begun."""
 
-        async def running(_: str) -> tuple[int, ...]:
-            return self.running
+        class Processes:
+            async def running(_, uid: str) -> tuple[int, ...]:  # noqa: N805 - self is the pod
+                return self.running if uid == UID else ()
 
-        async def on_gpus(_: str) -> tuple[int, ...]:
-            return self.on_gpus
+            async def on_gpus(_, uid: str) -> tuple[int, ...]:  # noqa: N805
+                return self.on_gpus if uid == UID else ()
 
-        return Hooks(self.cgroups, running, on_gpus, lambda _: self.held, slept_s=2.0)
+        return Hooks(self.cgroups, Processes(), lambda _: self.held, slept_s=2.0)
 
     def checkpointed(self) -> None:
         self.running, self.held = (), 0
