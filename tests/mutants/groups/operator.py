@@ -19,8 +19,8 @@ MUTANTS = [
         name="agent-token-of-any-account",
         what="any pod with a token for NATS is the agent of its node",
         file=_CALLOUT,
-        old="if review.user.username != account:",
-        new="if not review.user.username:",
+        old="if (namespace, name) == (config.namespace, config.agent_account):",
+        new="if name == config.agent_account:",
         tests=(_CALLOUT_TESTS,),
     ),
     Mutant(

@@ -316,8 +316,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="resumption-over-before-it-is-seen",
         what="a plan is over when its suspended pods were ordered to resume",
         file="services/placement/preemption/plans.py",
-        old="        if left:\n            found.resuming = True\n",
-        new="        if left and not found.resuming:\n            found.resuming = True\n",
+        old="        if left:\n",
+        new="        if left and not found.resuming:\n",
         tests=(_TESTS + "test_a_suspended_pod_resumes_by_a_plan_when_the_victims_are_suspended",),
     ),
     Mutant(
@@ -388,8 +388,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="idle-time-waited",
         what="a job waits since its suspension, although it wants the GPU only now",
         file=_POLICY,
-        old="            return max(state.gpu_time.since, self._woken_at(state))",
-        new="            return state.gpu_time.since",
+        old="since = max(state.gpu_time.since, min(self._woken_at(state), now))",
+        new="since = state.gpu_time.since",
         tests=(_CIRCLE + "test_a_job_that_wants_the_gpu_again_waits_from_that_moment_on",),
     ),
     Mutant(

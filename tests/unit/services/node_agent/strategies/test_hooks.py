@@ -66,10 +66,10 @@ class SleepingPod:
         """Of an agent that has just begun."""
 
         class Processes:
-            async def running(_, uid: str) -> tuple[int, ...]:  # noqa: N805 - self is the pod
+            async def running(_, uid: str) -> tuple[int, ...]:
                 return self.running if uid == UID else ()
 
-            async def on_gpus(_, uid: str) -> tuple[int, ...]:  # noqa: N805
+            async def on_gpus(_, uid: str) -> tuple[int, ...]:
                 return self.on_gpus if uid == UID else ()
 
         return Hooks(self.cgroups, Processes(), lambda _: self.held, slept_s=2.0)
