@@ -141,7 +141,7 @@ MUTANTS = [
         file=_REMOTE,
         old="if best is None or rank < best[0]:",
         new="if best is None or rank > best[0]:",
-        tests=(_PLACES + "test_the_nearest_gpu_is_taken_first",),
+        tests=(_PLACES + "test_no_pair_of_nodes_is_nearer_than_the_one_that_is_taken",),
     ),
     Mutant(
         name="remote-before-local",
