@@ -36,7 +36,12 @@
 #include <unistd.h>
 
 enum { BUFFER = 128 << 10, LINE = 512, HANDSHAKE_S = 10, MOST_MIB = 64, MOST_CONNECTIONS = 4096, STACK = 512 << 10,
-    MOST_ROUNDS = 1000, LOOK_MS = 5000, PROBE_S = 30, MOST_STRANGERS = 256, MOST_OF_SLICE = 1024, FULL_MS = 100 };
+    MOST_ROUNDS = 1000, PROBE_S = 30, MOST_STRANGERS = 256, MOST_OF_SLICE = 1024, FULL_MS = 100 };
+#ifndef LOOK_MS /* tests wait for less */
+#define LOOK_MS 5000
+#define GONE_MS 30000 /* without an answer to what was sent */
+#define MUTE_MS 300000 /* without an answer to whether there is room again, which is asked every two minutes at least */
+#endif
 typedef struct { const char *certificate, *key, *authority; } files_t;
 typedef struct { const char *address, *folder, *peer, *slice, *secret_file, *socket; files_t files; } settings_t;
 typedef struct { const settings_t *settings; int socket; } connection_t;
@@ -78,8 +83,14 @@ static void set_times(int socket) {
     setsockopt(socket, IPPROTO_TCP, TCP_KEEPIDLE, &idle_s, sizeof idle_s);
     setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
     setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &most, sizeof most);
-    const unsigned gone_ms = 30000; /* a node that is cut off: its client learns it by an error */
-    setsockopt(socket, IPPROTO_TCP, TCP_USER_TIMEOUT, &gone_ms, sizeof gone_ms);
+}
+/* Whether the other node is cut off: its client learns it by an error. One whose server reads nothing for minutes, as while
+ * a kernel runs, answers all the same and is waited for; TCP_USER_TIMEOUT would end both. Keepalive sees to idle ones. */
+static int is_cut_off(int socket) {
+    struct tcp_info now;
+    socklen_t size = sizeof now;
+    if (getsockopt(socket, IPPROTO_TCP, TCP_INFO, &now, &size)) return 0;
+    return (now.tcpi_unacked && now.tcpi_last_ack_recv > GONE_MS) || (now.tcpi_probes && now.tcpi_last_ack_recv > MUTE_MS);
 }
 
 /* --- deadlines ----------------------------------------------------------------------------------------------------- */
@@ -240,7 +251,7 @@ static void carry(SSL *tls, int tcp, int plain) {
         if (moved) continue;
         /* A side of which nothing is wanted now is not asked: it would say again and again that it has ended. */
         struct pollfd polled[] = {{of_tcp ? tcp : -1, of_tcp, 0}, {of_plain ? plain : -1, of_plain, 0}};
-        if (poll(polled, 2, ended ? HANDSHAKE_S * 1000 : -1) == 0) break;
+        if (poll(polled, 2, ended ? HANDSHAKE_S * 1000 : LOOK_MS) == 0 && (ended || is_cut_off(tcp))) break;
         if ((polled[0].revents | polled[1].revents) & (POLLERR | POLLNVAL)) break;
     }
     free(in), free(out);

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -33,6 +36,7 @@ class Nodes:
         self._started: list[subprocess.Popen[str]] = []
         self._names = {"client": f"kerf-c-{os.getpid()}", "gpu": f"kerf-g-{os.getpid()}"}
         self._of = {name: self._pki.node(name) for name in ("client", "gpu")}
+        self.client_proxy = self._proxy
 
     def make(self) -> None:
         client, gpu = self._names["client"], self._names["gpu"]
@@ -56,6 +60,26 @@ class Nodes:
             process.communicate()
         for name in self._names.values():
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+    @contextlib.contextmanager
+    def slow_server(self) -> Iterator[socket.socket]:
+        """What listens in place of the slice's server."""
+        path = self._folder / "slow"
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(path))
+            listener.listen()
+            listener.settimeout(30.0)
+            served = self._folder / "serving" / SLICE / "socket"
+            served.unlink()
+            served.symlink_to(path)
+            yield listener
+
+    def cut(self) -> None:
+        """Nothing goes from node to node any more, and neither is told."""
+        command = ["tc", "-n", self._names["gpu"], "qdisc", "replace", "dev", "e0", "root", "netem", "loss", "100%"]
+        if subprocess.run(command, check=False, capture_output=True).returncode:
+            down = ["ip", "-n", self._names["gpu"], "link", "set", "e0", "down"]
+            subprocess.run(down, check=True, capture_output=True)
 
     def slow_down(self, rtt_ms: float) -> str:
         """Gives the link this round trip. Returns the address of node `gpu` as the client has to use it."""
@@ -91,7 +115,7 @@ class Nodes:
     def connect(self, address: str) -> Path:
         path, secret = self._folder / "s", self._folder / "secret"
         secret.write_text(SECRET)
-        self._start("client", self._proxy, "connect", path, address, "gpu", SLICE, secret, *self._files("client"))
+        self._start("client", self.client_proxy, "connect", path, address, "gpu", SLICE, secret, *self._files("client"))
         return path
 
     @property
@@ -119,6 +143,61 @@ def nodes(tmp_path: Path, serve: Callable[..., Server]) -> Iterator[Nodes]:
         yield made
     finally:
         made.remove()
+
+
+@pytest.fixture
+def impatient(nodes: Nodes, tmp_path: Path) -> Nodes:
+    """With a server that reads only what a test wants, and a proxy for the client that waits for half a second."""
+    made = tmp_path / "proxy"
+    times = ["-DLOOK_MS=100", "-DGONE_MS=500", "-DMUTE_MS=1500"]
+    sources = [str(ROOT / "native" / "remote" / name) for name in ("proxy.c", "log.c")]
+    subprocess.run(
+        ["cc", "-O1", "-std=gnu11", *times, "-o", str(made), *sources, "-lssl", "-lcrypto", "-lpthread"], check=True
+    )
+    nodes.client_proxy = made
+    return nodes
+
+
+def filled(program: socket.socket) -> int:
+    """How many bytes were sent until nothing more is taken for a while."""
+    program.settimeout(1.0)
+    sent = 0
+    with contextlib.suppress(TimeoutError):
+        while True:
+            sent += program.send(bytes(1 << 16))
+    return sent
+
+
+def test_a_server_that_reads_nothing_for_long_is_waited_for(impatient: Nodes) -> None:
+    """A kernel runs for minutes, and the program goes on to send: its node answers that there is no room."""
+    with impatient.slow_server() as listener, socket.socket(socket.AF_UNIX) as program:
+        program.connect(str(impatient.connect(f"{GPU}:{PORT}")))
+        server, _ = listener.accept()
+        sent = filled(program)
+        assert sent > 1 << 17
+        select.select([program], [], [], 3.0)  # as long as six times what a node that is cut off gets
+        got = 0
+        while got < sent:
+            got += len(server.recv(1 << 20))
+        server.sendall(b"done")
+        program.settimeout(10.0)
+        assert program.recv(16) == b"done"
+
+
+@pytest.mark.parametrize("full", [False, True], ids=["what was sent is not answered", "it had no room"])
+def test_a_node_that_is_cut_off_ends_the_connection(impatient: Nodes, full: bool) -> None:
+    with impatient.slow_server() as listener, socket.socket(socket.AF_UNIX) as program:
+        program.connect(str(impatient.connect(f"{GPU}:{PORT}")))
+        server, _ = listener.accept()
+        if full:
+            filled(program)
+        impatient.cut()
+        program.settimeout(30.0)
+        if not full:
+            program.sendall(b"x")
+        with contextlib.suppress(ConnectionResetError):  # an end too: what it had sent was not read
+            assert program.recv(16) == b""
+        server.close()
 
 
 @pytest.mark.parametrize("rtt_ms", [5, 20])

@@ -159,4 +159,20 @@ MUTANTS = [
         new="",
         tests=(_PLACES + "test_a_cordoned_node_serves_nothing_new",),
     ),
+    Mutant(
+        name="node-that-answers-is-cut-off",
+        what="a connection ends when the server reads nothing for half a minute, as while a kernel runs",
+        file="native/remote/proxy.c",
+        old="(now.tcpi_unacked && now.tcpi_last_ack_recv > GONE_MS) ||",
+        new="(now.tcpi_probes || now.tcpi_unacked || now.tcpi_notsent_bytes) ||",
+        tests=("tests/remote/test_network.py::test_a_server_that_reads_nothing_for_long_is_waited_for",),
+    ),
+    Mutant(
+        name="cut-off-node-is-waited-for",
+        what="a program waits for a quarter of an hour for a node that is cut off",
+        file="native/remote/proxy.c",
+        old="&& (ended || is_cut_off(tcp))) break;",
+        new="&& ended) break;",
+        tests=("tests/remote/test_network.py::test_a_node_that_is_cut_off_ends_the_connection",),
+    ),
 ]
