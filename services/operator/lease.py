@@ -55,10 +55,11 @@ class Leader:
         self._transport, self._namespace, self._me, self._log, self._lease_s = transport, namespace, me, log, lease_s
         self._seen = Seen()
         self._renewed_at_s = 0.0
+        self._ends = False
 
     async def run(self) -> None:
-        """Until cancelled."""
-        while True:
+        """Until cancelled, or released."""
+        while not self._ends:
             try:
                 # A third of the Lease's life, so that two answers may be lost.
                 async with asyncio.timeout(self._lease_s / 3):
@@ -80,7 +81,7 @@ class Leader:
         if version != self._seen.version:
             self._seen = Seen(version, started)
         action = decide(lease, self._me, self._seen, started, self._lease_s)
-        if action == "wait":
+        if action == "wait" or self._ends:
             self._set(leading=False)
             return
         body = msgspec.json.encode(_renewed(lease, self._me, self._namespace, self._lease_s, action))
@@ -103,7 +104,8 @@ class Leader:
             self.changed.set()
 
     async def release(self) -> None:
-        """Gives the Lease up, so that the other operator need not wait for its end."""
+        """Gives the Lease up, so that the other operator need not wait for its end, and does not take it again."""
+        self._ends = True
         if not self.leading:
             return
         self.leading = False

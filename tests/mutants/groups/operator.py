@@ -190,4 +190,12 @@ MUTANTS = [
         new='"pub": {"allow": says},',
         tests=("tests/unit/services/operator/test_callout.py::test_a_tenant_that_says_nothing_is_denied_everything",),
     ),
+    Mutant(
+        name="lease-taken-again",
+        what="an operator that ends takes the Lease again that it has just given up",
+        file="services/operator/lease.py",
+        old='if action == "wait" or self._ends:',
+        new='if action == "wait":',
+        tests=("tests/unit/services/operator/test_lease.py::test_a_lease_that_was_given_up_is_not_taken_again",),
+    ),
 ]
