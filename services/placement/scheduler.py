@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from services.placement import messages as m
 from services.placement.engine.engine import Engine, Place
@@ -289,6 +289,15 @@ class Scheduler:
             if member in chosen:
                 self._queue.remove(member)
         return tried, []
+
+    def has_late(self, places: Iterable[tuple[str, str]]) -> bool:
+        """Whether one of these pods has volumes that are bound to its node before it may be."""
+        return any(self._late_claims.of(self._book.pods[uid], node) for uid, node in places)
+
+    def select_late(self, places: Iterable[tuple[str, str]], now: float) -> list[m.Command] | None:
+        """Orders volumes of these pods that bind late to their nodes; None: there are none, or all are bound."""
+        late = [(uid, c) for uid, node in places if (c := self._late_claims.of(self._book.pods[uid], node))]
+        return [order for uid, claims in late for order in self._late_claims.select(uid, claims, now)] if late else None
 
     def gang_refused(self, gang: GangState, placed: list[Placed], why: str, now: float) -> None:
         """Queues the members again: they got places that cannot be committed."""

@@ -6,7 +6,8 @@ refuses them and assigns what is freed. So nothing here can double-book a GPU; a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import zip_longest
 from typing import Any
 
 from services.preemptor import event_texts
@@ -93,6 +94,9 @@ class Core:
             leaving_s=config.leaving_s,
         )
         self.pending = PendingPods(self.book, self.gangs, config.patience_s)
+        self._cut: dict[str, None] = {}
+        """By the uid of their first member, the groups that the last rounds had no time for, the longest wait
+        first."""
         self.consolidation = Consolidation(config, self.book, self.gangs, self.protection)
         self._driver_upgrades = DriverUpgrades(self.book, evicts=config.driver_upgrades == "evict")
         self._incomplete_gangs = IncompleteGangs(self.book, self.gangs, config.incomplete_gang_s)
@@ -193,14 +197,31 @@ class Core:
     def _propose_all(self, groups: list[list[PodState]], now: float) -> list[m.Command]:
         planner, out = self._planner(now), list[m.Command]()
         checked = 0
-        for members in sorted(
-            groups, key=self._preemption_policy.queue_rank
-        ):  # of equal standing they stay in their order
-            if self._plans_left() <= 0 or checked >= MAX_NODES_CHECKED:
+        ranked = sorted(groups, key=self._preemption_policy.queue_rank)  # of equal standing they stay in their order
+        before, self._cut = self._cut, {}
+        in_turns = self._in_turns(ranked, before)
+        for members in in_turns:
+            if self._plans_left() <= 0:
+                break
+            if checked >= MAX_NODES_CHECKED:
+                left = {members[0].uid, *(others[0].uid for others in in_turns)}
+                self._cut = dict.fromkeys([*(uid for uid in before if uid in left), *sorted(left)])
                 break
             checked += len(self.book.nodes) + NODES_PER_MEMBER * len(members)
             out += self._propose(members, planner, now)
         return out
+
+    @staticmethod
+    def _in_turns(ranked: list[list[PodState]], cut: Iterable[str]) -> Iterator[list[PodState]]:
+        """The first in rank, and the one that no time was left for since the longest, in turns: groups that are planned
+        again and again in vain keep no other from being planned for."""
+        by_uid = {members[0].uid: members for members in ranked}
+        left = [by_uid[uid] for uid in cut if uid in by_uid]
+        seen: set[str] = set()
+        for members in (one for pair in zip_longest(ranked, left) for one in pair if one is not None):
+            if members[0].uid not in seen:
+                seen.add(members[0].uid)
+                yield members
 
     def _plans_left(self) -> int:
         """Returns how many plans may be proposed now. What was begun is finished first where answers are late."""
@@ -252,6 +273,7 @@ class Core:
         self._now = now
         self._cluster.queues.look_around()
         self._preemption_policy.begin()
+        self._preemption_policy.note_leaving(self.executions.promised())
         beside = {id_: kept for id_, one in self.executions.items() if (kept := one.beside(self.book)) is not None}
         self._opening.begin((one for id_, one in self.executions.items() if id_ not in beside), now)
         ending = {v.uid for id_ in beside for v in self.executions[id_].plan.victims}
@@ -293,6 +315,7 @@ class Core:
             return []
         plan = self._plan(members, options, planner)
         self.executions.begin(plan, now)
+        self._preemption_policy.note_leaving(self.executions.promised())
         self._opening.add(plan)
         return [m.Propose(plan, PreemptionProposed(plan=plan, alternatives=planner.alternatives))]
 

@@ -35,10 +35,16 @@ class PreemptionPolicy:
     def __init__(self, queues: Queues, gangs: Gangs) -> None:
         self._queues, self._gangs = queues, gangs
         self._fair_shares: dict[str, float] | None = None
+        self._leaving: Collection[str] = ()
 
     def begin(self) -> None:
         """Forgets cached fair shares: use, demand and capacity may have changed."""
         self._fair_shares = None
+
+    def note_leaving(self, uids: Collection[str]) -> None:
+        """Notes the victims of all plans in progress, by uid. What they have still counts as used, and soon does not:
+        several plans at once must not take a queue below its share."""
+        self._leaving = uids
 
     @property
     def by_priority_alone(self) -> bool:
@@ -162,14 +168,15 @@ class PreemptionPolicy:
     ) -> str:
         """Returns why victims of other queues cannot be reclaimed; empty if they can.
 
-        Each unit of victims is compared with what is left when the units before it are gone. `by`: by guarantee, by
-        fair share.
+        Each unit of victims is compared with what is left when those of plans in progress and the units before it are
+        gone. `by`: by guarantee, by fair share.
         """
         usage = self._queues.usage
         if usage is None:
             return ""
         queue, asked = usage.queue_of(beneficiaries[0]), self.asked_milli(beneficiaries)
-        gone: dict[str, int] = {}
+        going = {victim.uid for victim in victims}
+        gone = usage.gpu_milli_by_queue(uid for uid in self._leaving if uid not in going)
         for unit in self._units(victims):
             other = usage.queue_of(unit[0])
             if other is not queue:

@@ -111,6 +111,16 @@ class Usage:
         counted = self._of.get(uid)
         return 0 if counted is None else sum(counted.grants.values())
 
+    def gpu_milli_by_queue(self, uids: Iterable[str]) -> dict[str, int]:
+        """Returns the GPU milli that these pods have, by queue, parents included; also of a pod that is deleted and has
+        yet to release them."""
+        found: dict[str, int] = {}
+        for counted in [self._of[uid] for uid in uids if uid in self._of]:
+            milli = sum(counted.grants.values())
+            for at in counted.queue.path():
+                found[at.name] = found.get(at.name, 0) + milli
+        return found
+
     def kept(self) -> dict[str, Amount]:
         """Returns what is reserved for pending pods, by queue, parents included.
 

@@ -101,6 +101,10 @@ class Preemption:
                 out += self._resume(found, term, now)
                 continue
             places, release = [(b.uid, b.node) for b in plan.beneficiaries], partial(self.reservations.release, found)
+            late = self._scheduler.select_late(places, now)
+            if late is not None:
+                out += late
+                continue  # what is reserved is kept until their volumes are bound
             # By the checks of `reserve` there is room beside what the victims of other plans on its nodes still have.
             with self._book.without_room(self.reservations.placeholders_beside(plan)):
                 placed = self._committer.take(places, now, release)

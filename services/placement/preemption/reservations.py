@@ -342,6 +342,7 @@ class Reservations(dict[str, Reservation]):
                 return f"{state.key} cannot be checkpointed, by its node's rehearsal: {why}"
             going.append(state)
         self._preemption_policy.begin()
+        self._preemption_policy.note_leaving(giving)
         to_host = [self.book.grants[v.grant_id] for v in plan.victims if v.action == "checkpoint"]
         return self._refuses(plan, waiting, going, now) or host_memory.lacking(self.book, to_host)
 

@@ -38,12 +38,44 @@ class EquivalenceGroup:
 
     def __init__(self, key: bytes, plain: bool, queue: str) -> None:
         self.key, self.plain, self.queue = key, plain, queue
-        self.members: list[Entry] = []
         self.unschedulable = False
+        self._heap: list[Entry] = []
+        """The head is always there; of the others those that are gone stay for a while."""
+        self._gone: set[str] = set()
+        """By uid."""
+
+    def __len__(self) -> int:
+        return len(self._heap) - len(self._gone)
 
     @property
     def head(self) -> Entry:
-        return self.members[0]
+        return self._heap[0]
+
+    @property
+    def members(self) -> list[Entry]:
+        """In no order but for the head."""
+        return [entry for entry in self._heap if entry[3] not in self._gone] if self._gone else self._heap
+
+    def add(self, entry: Entry) -> None:
+        if entry[3] in self._gone:
+            self._drop_gone()
+        heapq.heappush(self._heap, entry)
+
+    def take_out(self, uid: str) -> None:
+        """Thousands of one shape may be deleted together: each costs little."""
+        if self.head[3] != uid:
+            self._gone.add(uid)
+            if 2 * len(self._gone) > len(self._heap):
+                self._drop_gone()
+            return
+        heapq.heappop(self._heap)
+        while self._heap and self.head[3] in self._gone:
+            self._gone.remove(heapq.heappop(self._heap)[3])
+
+    def _drop_gone(self) -> None:
+        self._heap = self.members
+        self._gone = set()
+        heapq.heapify(self._heap)
 
 
 class Queue:
@@ -98,6 +130,7 @@ class Queue:
         known = self._group_of.get(state.uid)
         if known is not None:
             if known.key == group_key:
+                self._move(known, state.uid, queue)
                 return
             self.remove(state.uid)
         group = self.groups.get(group_key)
@@ -113,10 +146,20 @@ class Queue:
             self._arrival[state.uid],
             state.uid,
         )
-        heapq.heappush(group.members, entry)
+        group.add(entry)
+        self._move(group, state.uid, queue)
         self._group_of[state.uid], self._entry_of[state.uid] = group, entry
         if not group.unschedulable and group.head == entry:
             self._push_head(group)
+
+    def _move(self, group: EquivalenceGroup, uid: str, queue: str) -> None:
+        """A gang is in the queue of its head. Where that has changed it is tried again: what kept it in the other queue
+        need not hold in this one."""
+        if group.queue == queue or group.head[3] != uid:
+            return
+        self._mark_dirty(group)
+        group.queue, group.unschedulable = queue, False
+        self._push_head(group)
 
     def remove(self, uid: str, *, forget: bool = False) -> None:
         """Takes a pod out. `forget` also drops its place by age, for a pod that will not come back."""
@@ -128,12 +171,8 @@ class Queue:
             return
         del self._entry_of[uid]
         was_head = group.head[3] == uid
-        group.members = [m for m in group.members if m[3] != uid] if not was_head else group.members
-        if was_head:
-            heapq.heappop(group.members)
-        else:
-            heapq.heapify(group.members)
-        if not group.members:
+        group.take_out(uid)
+        if not len(group):
             del self.groups[group.key]
         elif was_head and not group.unschedulable:
             self._push_head(group)
@@ -163,7 +202,7 @@ class Queue:
         while heads:
             entry, key = heads[0]
             group = self.groups.get(key)
-            if group is None or group.unschedulable or not group.members or group.head != entry:
+            if group is None or group.unschedulable or group.queue != queue or group.head != entry:
                 heapq.heappop(heads)  # a stale heap entry
                 continue
             paused_until = self._pauses.until(entry[3])
@@ -265,7 +304,7 @@ class Queue:
         """How many pods wait, by queue."""
         counts: dict[str, int] = {}
         for group in self.groups.values():
-            counts[group.queue] = counts.get(group.queue, 0) + len(group.members)
+            counts[group.queue] = counts.get(group.queue, 0) + len(group)
         return counts
 
     def next_pause_end(self) -> float | None:

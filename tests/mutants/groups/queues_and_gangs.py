@@ -328,4 +328,48 @@ MUTANTS = [
         new="",
         tests=("tests/unit/shared/book/test_states.py::test_a_reserved_place_counts_against_quotas_as_its_pod_would",),
     ),
+    Mutant(
+        name="reclaims-add-up",
+        what="several plans at once take a queue below its guarantee",
+        file="shared/queues/preemption_policy.py",
+        old="(uid for uid in self._leaving if uid not in going)",
+        new="()",
+        tests=(
+            "tests/unit/services/preemptor/test_both_cores.py::"
+            "test_several_reclaims_at_once_take_no_queue_below_its_guarantee",
+        ),
+    ),
+    Mutant(
+        name="gang-stays-in-its-first-queue",
+        what="a gang whose queue label was mended is not tried until something else changes",
+        file="services/placement/scheduling/queue.py",
+        old="                self._move(known, state.uid, queue)\n",
+        new="",
+        tests=(
+            "tests/unit/services/placement/scheduling/test_queue.py::"
+            "test_a_gang_with_another_queue_label_is_tried_in_that_queue",
+        ),
+    ),
+    Mutant(
+        name="late-volume-after-its-pod",
+        what="a pod that others were evicted for is bound before its volume has a node, and never starts",
+        file="services/placement/preemption/plans.py",
+        old="            if late is not None:\n",
+        new="            if False:\n",
+        tests=(
+            "tests/unit/services/placement/preemption/test_reservations.py::"
+            "test_a_volume_that_binds_late_gets_its_node_before_its_pod_is_bound",
+        ),
+    ),
+    Mutant(
+        name="planned-in-vain-for-ever",
+        what="groups for which nothing is found keep others from being planned for",
+        file="services/preemptor/core.py",
+        old="zip_longest(ranked, left)",
+        new="zip_longest(ranked, ())",
+        tests=(
+            "tests/unit/services/preemptor/test_core_rounds.py::"
+            "test_groups_that_are_planned_in_vain_again_and_again_keep_no_other_waiting",
+        ),
+    ),
 ]  # fmt: skip

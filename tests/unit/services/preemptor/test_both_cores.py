@@ -251,6 +251,36 @@ def shrinking(rng: random.Random, nodes: dict[str, int], least: dict[str, int]) 
     return Cluster(nodes, least=least, protection_s=PROTECTION_S, conditions=ShrinkingBudgets(rng, least))
 
 
+@pytest.mark.parametrize("gap_s", [0.0, 20.0])
+def test_several_reclaims_at_once_take_no_queue_below_its_guarantee(gap_s: float) -> None:
+    """x is guaranteed 8 and has 9. What the first plan takes of it still counts as used when the next is made."""
+    queues = "queues: [{name: x, guaranteed: {gpus: 8}}, {name: y}, {name: q, guaranteed: {gpus: 8}}]"
+    cluster = Cluster({f"n{number}": 1 for number in range(16)}, queues=queues)
+    least = 16_000
+
+    def run(seconds: float) -> None:
+        nonlocal least
+        for _ in range(round(seconds / STEP_S)):
+            cluster.step()
+            tree = cluster.placement.core.fair.tree
+            assert tree is not None
+            least = min(least, tree.queues["x"].used.gpu_milli or 16_000)
+
+    for queue, count in (("y", 7), ("x", 9)):
+        for number in range(count):
+            cluster.arrive(f"{queue}{number}", priority=0, gpus=1, queue=queue)
+        run(60)
+    least = 16_000
+    for number in range(8):
+        cluster.arrive(f"q{number}", priority=0, gpus=1, queue="q")
+        run(gap_s)
+    run(200)
+    tree = cluster.placement.core.fair.tree
+    assert tree is not None
+    assert (least, tree.queues["q"].used.gpu_milli) == (8_000, 8_000)
+    assert len(cluster.api.evictions) <= 9
+
+
 def test_no_pod_is_evicted_for_a_plan_that_another_victims_budget_cancels() -> None:
     """Victims of such a plan without a budget keep running."""
     spared = []

@@ -34,6 +34,19 @@ def test_one_tick_plans_no_longer_than_the_lease_allows(monkeypatch: pytest.Monk
     ]
 
 
+def test_groups_that_are_planned_in_vain_again_and_again_keep_no_other_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are due again before those behind them have been looked at."""
+    monkeypatch.setattr(core, "MAX_NODES_CHECKED", 2 + 300 + 1)  # two groups
+    preemptor = Preemptor("a", "b", gpus=1)
+    preemptor.run("equal", "a", 0, priority=50)
+    preemptor.run("low", "b", 0)
+    for number in range(40):
+        preemptor.wait(f"vain-{number:02}", priority=100, node_selector={"kubernetes.io/hostname": "nowhere"})
+    preemptor.wait("high", priority=50)
+    found = [[b.name for plan in preemptor.plans(after_s=1) for b in plan.beneficiaries] for _ in range(60)]
+    assert ["high"] in found
+
+
 def made_on(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Collects the nodes whose prices are computed from now on."""
     made: list[str] = []

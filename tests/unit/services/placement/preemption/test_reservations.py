@@ -12,18 +12,19 @@ from services.placement import messages as m
 from services.placement.explain.steps import finish
 from services.placement.preemption import reservations
 from services.placement.queries import questions
-from shared.contracts.commands import Answer
+from shared.contracts.commands import Answer, SelectNode
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone
 from shared.contracts.log import DecisionBatch
 from shared.contracts.preemption import Reserved
 from shared.contracts.queries import WhyQuery
 from shared.model.life import STUCK_S
-from shared.model.objects import Pod, Taint
+from shared.model.objects import Pod, PvcSource, Taint, Volume
 from tests.support import build
 from tests.support.harness.nodes import STRATEGIES
 from tests.support.harness.placement import Placement, only
 from tests.support.harness.proposals import DEADLINE_S, Proposals, full_cluster, high, low, refused
+from tests.unit.services.placement.scheduling.gangs.test_gangs import LATE, claim, volume
 
 
 def test_capacity_of_a_victim_goes_only_to_the_beneficiary() -> None:
@@ -342,6 +343,26 @@ def test_a_plan_waits_for_victims_that_have_no_gpu_where_it_needs_their_cpu(laun
     assert (wants.metadata.uid in cluster.placement.binds()) == (launched_on == "other")
     cluster.placement.facts(build.newer(cluster.bound["launcher"], phase="Failed"))
     assert cluster.placement.binds()[wants.metadata.uid].node == "n"
+
+
+def test_a_volume_that_binds_late_gets_its_node_before_its_pod_is_bound() -> None:
+    """Otherwise its provisioner waits for a node for ever, and the container with the GPU for its volume."""
+    wants = high(volumes=(Volume(name="data", persistent_volume_claim=PvcSource(claim_name="data-0")),))
+    cluster = full_cluster()
+    cluster.placement.facts(LATE, claim("data-0"))
+    cluster.wait(wants)
+    assert cluster.propose(cluster.plan("low0")).ok
+    cluster.release("low0")
+    selected = [one for one in cluster.placement.patches() if isinstance(one, SelectNode)]
+    assert [(one.claim, one.node) for one in selected] == [("data-0", "n")]
+    rival = high("rival", priority=1000)
+    cluster.wait(rival)
+    cluster.placement.tick(5.0)
+    assert not {wants.metadata.uid, rival.metadata.uid} & cluster.placement.binds().keys(), "its place is kept"
+    cluster.placement.facts(claim("data-0", volume="pv-0"), volume("pv-0", of="data-0"))
+    cluster.placement.tick(1.0)
+    assert cluster.placement.binds()[wants.metadata.uid].node == "n"
+    assert rival.metadata.uid not in cluster.placement.binds()
 
 
 def test_a_member_that_is_gone_keeps_its_gang_from_no_other_plan() -> None:

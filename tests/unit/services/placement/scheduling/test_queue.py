@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from services.placement.scheduling.queue import Queue
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.placement.scheduling.queue import Entry, EquivalenceGroup, Queue
 from shared.book.states import pod_state
 from tests.support import build
 from tests.support.harness.placement import Placement
@@ -140,3 +143,32 @@ def test_a_pods_place_in_the_order_is_known_as_long_as_it_waits() -> None:
     assert (entry[0], entry[3]) == (-7, uid)
     queue.remove(uid)
     assert queue.entry_of(uid) is None
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 9)), max_size=60))
+def test_a_group_has_its_best_pod_in_front_whatever_comes_and_goes(steps: list[tuple[bool, int]]) -> None:
+    """Those that are taken out from behind it stay in the heap for a while."""
+    group, there = EquivalenceGroup(b"g", plain=True, queue=""), dict[str, Entry]()
+    for number, (adds, which) in enumerate(steps):
+        uid = str(which)
+        if adds and uid not in there:
+            there[uid] = (-(which % 3), "", number, uid)
+            group.add(there[uid])
+        elif not adds and uid in there:
+            del there[uid]
+            group.take_out(uid)
+        assert (len(group), sorted(group.members)) == (len(there), sorted(there.values()))
+        assert not there or group.head == min(there.values())
+
+
+def test_a_gang_with_another_queue_label_is_tried_in_that_queue() -> None:
+    """Its pods waited in no queue, by a label that was misspelt."""
+    placement = Placement().nodes("n1", gpus=8)
+    placement.facts(build.queues("queues: [{name: good, guaranteed: {gpus: 4}}, {name: other, limit: {gpus: 0}}]"))
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    pods = [build.gpu_pod(f"p{i}", gpus=1, annotations=notes, labels={"kerf.dev/queue": "typo"}) for i in range(2)]
+    placement.facts(*pods)
+    assert placement.binds() == {}
+    placement.facts(*[build.newer(pod, labels={"kerf.dev/queue": "good"}) for pod in pods])
+    placement.tick(1.0)
+    assert len(placement.binds()) == 2

@@ -237,36 +237,37 @@ def test_a_member_that_changes_before_its_binding_is_placed_again_alone() -> Non
 
 def test_members_with_late_binding_volumes_are_decided_when_all_their_claims_are_bound() -> None:
     """The nodes are chosen together, each claim gets its pod's node, and nothing is held in the meantime."""
-    late = msgspec.convert(
-        {
-            "kind": "StorageClass",
-            "metadata": {"name": "late"},
-            "provisioner": "example.com/disks",
-            "volumeBindingMode": "WaitForFirstConsumer",
-        },
-        StorageClass,
-    )
     placement = Placement().nodes("n1", gpus=4)
-    placement.facts(late, claim("data-0"))
+    placement.facts(LATE, claim("data-0"))
     volumes = (Volume(name="data", persistent_volume_claim=PvcSource(claim_name="data-0")),)
     pods = [member("p0", volumes=volumes), member("p1")]
     before = placement.core.book.digest()
     assert placement.place(*pods) == {}
     assert [(p.claim, p.node) for p in placement.patches() if isinstance(p, SelectNode)] == [("data-0", "n1")]
     assert placement.core.book.digest() == before
-    placement.facts(
-        claim("data-0", volume="pv-0"),
-        msgspec.convert(
-            {
-                "kind": "PersistentVolume",
-                "metadata": {"name": "pv-0", "uid": "uid-pv-0"},
-                "spec": {"claimRef": {"namespace": "team", "name": "data-0"}},
-            },
-            PersistentVolume,
-        ),
-    )
+    placement.facts(claim("data-0", volume="pv-0"), volume("pv-0", of="data-0"))
     placement.tick(1.0)
     assert sorted(placement.binds()) == ["uid-team-p0", "uid-team-p1"]
+
+
+LATE = msgspec.convert(
+    {
+        "kind": "StorageClass",
+        "metadata": {"name": "late"},
+        "provisioner": "example.com/disks",
+        "volumeBindingMode": "WaitForFirstConsumer",
+    },
+    StorageClass,
+)
+
+
+def volume(name: str, *, of: str) -> PersistentVolume:
+    body = {
+        "kind": "PersistentVolume",
+        "metadata": {"name": name, "uid": f"uid-{name}"},
+        "spec": {"claimRef": {"namespace": "team", "name": of}},
+    }
+    return msgspec.convert(body, PersistentVolume)
 
 
 def claim(name: str, *, volume: str = "") -> PersistentVolumeClaim:
