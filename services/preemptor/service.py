@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any, ClassVar
 
 from services.preemptor import messages as m
@@ -13,7 +13,7 @@ from services.preemptor.core import Core
 from services.preemptor.traces import PlanTraces
 from services.preemptor.wall_clock import ClockSetBack, WallClock
 from shared.bus.feed import Feed
-from shared.bus.port import BusError, Incoming, KvEntry
+from shared.bus.port import BusError, Incoming, KvEntry, Subscription
 from shared.contracts import commands, queries, subjects
 from shared.contracts import preemption as pre
 from shared.contracts.base import ContractError, decode, encode
@@ -114,17 +114,10 @@ class _Work:
         self.feed = Feed(self.bus, self._snapshot, self._facts)
 
     async def run(self) -> None:
-        subscriptions = [
-            await self.bus.kv(subjects.KV_NODES).watch(self._inventory),
-            await self.bus.kv(subjects.KV_SPARED).watch(self._protection_restored),
-            await self.bus.subscribe(subjects.REJECTED, self._heard),
-            await self.bus.subscribe(queries.PREEMPT.subject, self._dry_run),
-            await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard),
-            await self.bus.subscribe(subjects.PREEMPTIONS, self._heard),
-        ]
-        if self.ctx.config.shrinks or self.ctx.config.autoscale:  # thousands of nodes publish it every few seconds
-            subscriptions.append(await self.bus.subscribe(subjects.USAGE_ALL, self._sampled))
+        subscriptions: list[Subscription] = []
         try:
+            async for one in self._listen():
+                subscriptions.append(one)
             async with asyncio.TaskGroup() as group:
                 self.feed.want_snapshot()
                 group.create_task(self.feed.run())
@@ -141,6 +134,17 @@ class _Work:
         finally:
             for subscription in subscriptions:
                 await subscription.stop()
+
+    async def _listen(self) -> AsyncIterator[Subscription]:
+        """One after another: of those before one that fails none is to be left behind."""
+        yield await self.bus.kv(subjects.KV_NODES).watch(self._inventory)
+        yield await self.bus.kv(subjects.KV_SPARED).watch(self._protection_restored)
+        yield await self.bus.subscribe(subjects.REJECTED, self._heard)
+        yield await self.bus.subscribe(queries.PREEMPT.subject, self._dry_run)
+        yield await self.bus.subscribe(subjects.GRANTS_ENDED, self._heard)
+        yield await self.bus.subscribe(subjects.PREEMPTIONS, self._heard)
+        if self.ctx.config.shrinks or self.ctx.config.autoscale:  # thousands of nodes publish it every few seconds
+            yield await self.bus.subscribe(subjects.USAGE_ALL, self._sampled)
 
     async def _snapshot(self, facts: tuple[Fact, ...], seen: int) -> None:  # noqa: ARG002 - the log is placement's
         self._inbox.put_nowait(m.SnapshotSeen(facts))

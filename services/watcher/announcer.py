@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from shared.contracts.commands import AnnounceEvent, ReportPending
+from shared.contracts.commands import AnnounceEvent, Outcome, ReportPending
 from shared.kube.writes import Writes
 from shared.model.objects import Pod
 
@@ -19,6 +19,8 @@ FLUSH_S = 10.0
 """So long at most Events are written at the end, half of the drain time-out. Each costs the server what a Binding does;
 behind a full queue a rolling upgrade would wait for the whole time-out, and the rest would be lost all the same."""
 PAUSE_S = 0.01
+THROTTLED_S, THROTTLED_MOST_S = 1.0, 20.0
+"""The first and the longest pause after an Event that the server has no time for; each is twice as long."""
 QUIET_S = 0.5
 """Events wait until no Binding has come for so long: an Event costs the API server as much as a Binding. Conditions do
 not wait, because they say why a pod is pending."""
@@ -51,6 +53,8 @@ class Announcer:
         self._reported_at: dict[str, float] = {}
         self._wake = asyncio.Event()
         self._offered_at = float("-inf")
+        self._throttled_s = 0.0
+        """How long nothing was announced after the server had refused the last one."""
         self._prefix = secrets.token_hex(4)
         self._names = 0
         self.written = 0
@@ -106,7 +110,8 @@ class Announcer:
         answer ends it."""
         failures, until = 0, time.monotonic() + FLUSH_S
         while self._events and failures < 3 and time.monotonic() < until:
-            failures = 0 if await self._announce(self._events.popleft()) else failures + 1
+            answered = await self._announce(self._events.popleft()) not in ("unknown", "throttled")
+            failures = 0 if answered else failures + 1
         self.shed += len(self._events)
         self._events.clear()
 
@@ -123,7 +128,13 @@ class Announcer:
             await self._report(self._reports.pop(uid))
             return True
         if self._events and now - self._offered_at >= QUIET_S:
-            await self._announce(self._events.popleft())
+            event = self._events.popleft()
+            if await self._announce(event) == "throttled":  # it was not written, and the next one would not be
+                self._events.appendleft(event)
+                self._throttled_s = min(THROTTLED_MOST_S, 2 * self._throttled_s or THROTTLED_S)
+                await asyncio.sleep(self._throttled_s)
+                return False
+            self._throttled_s = 0.0
             return True
         return False
 
@@ -149,13 +160,12 @@ class Announcer:
         if result.outcome == "done":
             self.tell(order, "FailedScheduling", "Scheduling", order.message, warns=True)
 
-    async def _announce(self, event: AnnounceEvent) -> bool:
-        """Whether the server answered at all."""
+    async def _announce(self, event: AnnounceEvent) -> Outcome:
         self._names += 1
         name = f"{event.name[:220]}.{self._prefix}{self._names:x}"
         result = await self._writes.events.announce(event, event_name=name, now_s=time.time())
         self._count(result.outcome, result.message, event.name)
-        return result.outcome not in ("unknown", "throttled")
+        return result.outcome
 
     def _count(self, outcome: str, message: str, pod: str) -> None:
         if outcome == "done":

@@ -36,6 +36,8 @@ CALL_TIMEOUT_S = 2.0
 PATIENCE_S = 10.0
 """How long an election may take before a call fails; the measured worst case is 5.1 to 7.8 s."""
 RETRY_WAIT_S = 0.1
+LEADERLESS_ASKS = 10
+"""How often a stream's state is asked for while only servers answer that know no leader of it."""
 ASK_AGAIN_S = 0.5
 """A read is asked again after this time, and the first answer counts: what was asked while there was no leader is never
 answered."""
@@ -214,7 +216,14 @@ class JetStream:
             return ack.seq
 
     async def stream_info(self, stream: str) -> StreamInfo:
-        return await self.call(f"STREAM.INFO.{stream}", None, StreamInfo, again_s=ASK_AGAIN_S)
+        """Of a cluster's stream what its leader knows: a server that knows none, such as one that has just begun with
+        an empty store, answers too. Raises Unknown where there is no leader for a while."""
+        for _ in range(LEADERLESS_ASKS):
+            info = await self.call(f"STREAM.INFO.{stream}", None, StreamInfo, again_s=ASK_AGAIN_S)
+            if info.cluster is None or info.cluster.leader:
+                return info
+            await asyncio.sleep(ASK_AGAIN_S)
+        raise Unknown(f"STREAM.INFO.{stream}: only a server has answered that knows no leader of the stream")
 
     async def get_message(self, stream: str, query: Mapping[str, object]) -> StoredMessage | None:
         """One message, read from the stream's leader; None if there is none."""

@@ -137,8 +137,9 @@ class KvWatch:
 
     async def _tell(self, delivered: Delivered) -> None:
         version = (delivered.sequence, delivered.time_ns)
-        if self._seen.get(delivered.subject) == version:
-            return
+        seen = self._seen.get(delivered.subject)
+        if seen == version or (seen is not None and version[0] < seen[0] and version[1] < seen[1]):
+            return  # told already, or by a replica that lags; a bucket that was made anew has later times
         self._seen[delivered.subject] = version
         value = None if absent(delivered.data, delivered.headers) else delivered.data
         await self._call(KvEntry(key=delivered.subject[len(self._prefix) :], value=value, revision=delivered.sequence))

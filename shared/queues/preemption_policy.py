@@ -15,7 +15,7 @@ unchanged decreases the sum of what they have above their guarantees.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
@@ -120,13 +120,17 @@ class PreemptionPolicy:
 
     def quota_exceeded(self, beneficiaries: Sequence[PodState], victims: Sequence[PodState]) -> str:
         """Returns which quota the beneficiaries would exceed even without the victims; empty if none."""
+        return self.quota_exceeded_without(beneficiaries, [victim.uid for victim in victims])
+
+    def quota_exceeded_without(self, beneficiaries: Sequence[PodState], gone: Iterable[str]) -> str:
+        """Returns the same without pods by uid; of a pod that is deleted a grant may still count."""
         usage = self._queues.usage
         if usage is None:
             return ""
         asked = NOTHING
         for beneficiary in beneficiaries:
             asked = asked.plus(self._queues.ask(beneficiary))
-        with usage.without(victim.uid for victim in victims):
+        with usage.without(gone):
             hit = self._queues.hit(beneficiaries[0], asked)
         return "" if hit is None else f"{beneficiaries[0].key} would exceed the quota of queue {hit.queue.name}"
 

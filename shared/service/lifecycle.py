@@ -257,7 +257,10 @@ async def _background(ctx: Context, bus: Bus | None) -> None:
 
 async def _publish_spans(ctx: Context, bus: Bus, subject: str) -> None:
     while bus.connected and (spans := ctx.telemetry.take(256)):
-        await bus.publish(subject, encode(SpanBatch(spans=spans)))
+        try:
+            await bus.publish(subject, encode(SpanBatch(spans=spans)))
+        except BusError as error:  # traces are not what the service is for
+            ctx.log.warning("spans_not_published", spans=len(spans), error=str(error))
 
 
 async def _follow_config(service: type[Service], ctx: Context, file: Path, reload: asyncio.Event) -> None:

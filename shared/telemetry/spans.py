@@ -31,6 +31,8 @@ Attributes = Mapping[str, str | int | float | bool]
 Kind = Literal["internal", "producer", "consumer", "client", "server"]
 
 DEFAULT_RATIO = 0.05
+ERROR_MOST = 1_000
+"""Of an error's sentence in a span: webhooks of others may say much, and spans go in batches."""
 _LOW_64 = (1 << 64) - 1
 
 
@@ -92,6 +94,7 @@ class Telemetry:
         trace_id = trace_id_for(uid)
         if not force and trace_id & _LOW_64 >= self._bound:
             return ""
+        error = error[:ERROR_MOST]
         above = (
             None if root else self._parent(trace_id, parent) or SpanRef(trace_id, root_span_id_for(uid), sampled=True)
         )

@@ -354,7 +354,8 @@ class Reservations(dict[str, Reservation]):
                 plan, waiting, going, self._preemption_policy.is_non_borrowing, self._gangs.can_spare
             ) or self._preemption_policy.quota_exceeded(waiting, [])
         stay = {victim.uid for victim in plan.victims if is_suspension(victim)}
-        gone = [state for state in going if state.uid not in stay]
+        back = {victim.uid for victim in plan.victims if victim.to}  # their replacements have a place
+        gone = [state for state in going if state.uid not in stay | back]
         return self._preemption_policy.refuses(waiting, going, stay=stay) or self._preemption_policy.quota_exceeded(
             waiting, gone
         )

@@ -28,13 +28,16 @@ class Attempt:
         before: Sequence[Candidate],
         gone: Sequence[Candidate],
         beneficiaries: Sequence[PodState],
+        placed: Sequence[PodState],
     ) -> None:
         """`before`: pods that have left in the trial: victims of this plan, and pods that are terminating anyway.
 
-        `gone`: the victims among them. `beneficiaries`: all pods of the plan.
+        `gone`: the victims among them. `beneficiaries`: all pods of the plan. `placed`: those that have places in the
+        trial already.
         """
         self._trial, self._candidates, self._state, self.node = trial, candidates, state, node
         self._gone, self._beneficiaries = gone, beneficiaries
+        self._left, self._admitted = before, [*placed, state]
         self._before = {candidate.uid for candidate in before}
         self._leaving = ChangeList[Candidate](trial, lambda victim: victim.leave(trial))
 
@@ -48,9 +51,12 @@ class Attempt:
         return self._candidates.may_preempt([*self._gone, *victims], self._beneficiaries)
 
     def fits(self, victims: Sequence[Candidate]) -> Grant | None:
-        """Returns what the pod gets on the node when these victims are gone; None if it does not fit."""
+        """Returns what the pod gets on the node when these victims are gone; None if it does not fit, or if its queue
+        may not have it: then others of the queue have to leave even where a GPU is free."""
         self._leaving.set(victims)
-        return fit(self._state, self._trial.book, self.node.name)
+        grant = fit(self._state, self._trial.book, self.node.name)
+        within = grant is not None and self._candidates.within_quota([*self._left, *victims], self._admitted)
+        return grant if within else None
 
     def end(self) -> None:
         self._leaving.set(())

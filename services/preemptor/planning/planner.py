@@ -84,6 +84,8 @@ class Planner:
         """uids of terminating pods without whose release the last options do not hold: no plan until they are gone."""
         self._gone: dict[str, Candidate] = {}
         """The victims so far of the solution that is being built, by uid."""
+        self._placed: list[PodState] = []
+        """Of that solution, the members with places."""
         self._planned: set[str] = set()
         """Of that solution, the nodes of members with places and of victims."""
         self._left: set[str] = set()
@@ -195,11 +197,13 @@ class Planner:
     def _place_members(self, bounds: Bounds, members: Sequence[PodState], best: _Solution | None) -> _Solution | None:
         """Places the members in the trial, the largest first. Stops as soon as they cost no less than the best."""
         options: dict[str, Option] = {}
+        self._placed = []
         for state in sorted(members, key=lambda s: s.request.hardest.hardness if s.request else (), reverse=True):
             option = self._best_option(state)
             if option is None:
                 return None
             options[state.uid] = option
+            self._placed.append(state)
             for victim in option.victims:
                 victim.leave(self._trial)
                 self._gone[victim.uid] = victim
@@ -259,8 +263,11 @@ class Planner:
     def migration_targets(self, options: Sequence[Option]) -> dict[str, str]:
         """Returns target nodes for victims that are evicted (`actions.move`), by uid.
 
-        The options themselves use none of these nodes.
+        The options themselves use none of these nodes. Where the members are not admitted while the victims run, none
+        has a target: it would come back into the same quota.
         """
+        if not self._candidates.within_quota((), self._members):
+            return {}
         taken = {option.node for option in options} | {v.node for option in options for v in option.victims}
         free = [
             node
@@ -329,6 +336,7 @@ class Planner:
             before=[*gone, *leaving],
             gone=gone,
             beneficiaries=self._members,
+            placed=self._placed,
         )
         option = self._with_victims(attempt, state)
         attempt.end()

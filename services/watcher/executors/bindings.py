@@ -51,6 +51,10 @@ class Bindings:
             # The server would answer 201, and the pod would wait for ever on a node that does not exist.
             return Result("no-node", f"node {order.node} is not known to this watcher; nothing was sent")
         found: Pod | None = self._core.find("Pod", order.name, order.namespace)
+        if found is None:
+            # Placement may follow another watcher that is further on. What the node has to be raised by is not known
+            # here; a pod that is gone ends by the feed.
+            return Result("throttled", "the pod is not known to this watcher yet; nothing was sent")
         pod = found if found is not None and found.metadata.uid == order.uid else None
         if pod is not None and pod.spec.node_name:
             return Result("conflict", f"the pod is bound to {pod.spec.node_name} already; nothing was sent")

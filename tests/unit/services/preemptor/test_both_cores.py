@@ -251,6 +251,38 @@ def shrinking(rng: random.Random, nodes: dict[str, int], least: dict[str, int]) 
     return Cluster(nodes, least=least, protection_s=PROTECTION_S, conditions=ShrinkingBudgets(rng, least))
 
 
+@pytest.mark.parametrize("gpus", [2, 4])
+@pytest.mark.parametrize(
+    ("queues", "limited", "first", "then"),
+    [
+        ("queues: [{name: b, limit: {gpus: 2}}]", "b", ("b", 2), ("b", 3)),
+        (
+            "queues: [{name: p, limit: {gpus: 2}}, {name: d, parent: p}, {name: c, parent: p, guaranteed: {gpus: 1}}]",
+            "p",
+            ("d", 2),
+            ("c", 0),
+        ),
+    ],
+    ids=["a limit", "a guarantee below a limit"],
+)
+def test_a_queue_at_its_limit_preempts_also_where_gpus_are_free(
+    gpus: int, queues: str, limited: str, first: tuple[str, int], then: tuple[str, int]
+) -> None:
+    cluster = Cluster({f"n{number}": 1 for number in range(gpus)}, queues=queues)
+    for number in range(first[1]):
+        cluster.arrive(f"first-{number}", priority=0, gpus=1, queue=first[0])
+    for _ in range(60):
+        cluster.step()
+    cluster.arrive("then", priority=then[1], gpus=1, queue=then[0])
+    for _ in range(200):
+        cluster.step()
+    assert [name for _, name, _ in cluster.api.evictions] in (["first-0"], ["first-1"])
+    tree = cluster.placement.core.fair.tree
+    assert tree is not None
+    bound = {s.pod.metadata.name for s in cluster.placement.core.book.pods.values() if s.seen_bound}
+    assert (tree.queues[limited].used.gpu_milli, "then" in bound) == (2_000, True)
+
+
 @pytest.mark.parametrize("gap_s", [0.0, 20.0])
 def test_several_reclaims_at_once_take_no_queue_below_its_guarantee(gap_s: float) -> None:
     """x is guaranteed 8 and has 9. What the first plan takes of it still counts as used when the next is made."""

@@ -120,6 +120,30 @@ def identity(pod: Pod) -> dict[str, Any]:
     return {"uid": pod.metadata.uid, "namespace": pod.metadata.namespace, "name": pod.metadata.name}
 
 
+async def test_a_pod_that_this_watcher_has_not_seen_yet_is_not_bound() -> None:
+    """Placement may follow another watcher. What the node has to be raised by would be missing, and so would the
+    annotations that go with the Binding."""
+    harness = ExecutorHarness()
+    order = msgspec.structs.replace(harness.bind(harness.pod("p")), name="q", uid="uid-of-q")
+    before = harness.gate.requests
+    (answer,) = (await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(order,)))).answers
+    assert (answer.outcome, harness.gate.requests) == ("throttled", before)
+    assert "not known to this watcher yet" in answer.message
+
+
+async def test_an_event_that_the_server_has_no_time_for_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcing, "THROTTLED_S", 0.01)
+    harness = ExecutorHarness()
+    pods = [harness.pod("p"), harness.pod("q")]
+    harness.gate.answers = [Response(429, b'{"message":"later"}')] * 3
+    running = asyncio.create_task(harness.announcer.run())
+    for one in pods:
+        harness.announcer.tell(touch(one), "Evicted", "Evicting", "because")
+    await eventually(lambda: harness.announcer.written == 2)
+    running.cancel()
+    assert (harness.events(), harness.gate.requests) == (["Evicted", "Evicted"], 5)
+
+
 async def test_an_order_that_is_repeated_while_it_is_under_way_is_sent_once() -> None:
     """In another batch, as the placement service repeats it when the API server is slow."""
     harness = ExecutorHarness(in_flight=1)

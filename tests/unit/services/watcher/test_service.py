@@ -234,7 +234,7 @@ async def test_answers_name_only_what_did_not_end_well(reader: Reader) -> None:
     assert [(a.uid, a.outcome, a.resource_version) for a in answers.answers] == [
         (stale.metadata.uid, "conflict", "1"),
         (stale.metadata.uid, "no-node", stale.metadata.resource_version),
-        ("gone", "gone", "5"),
+        ("gone", "throttled", "5"),
     ]
 
 

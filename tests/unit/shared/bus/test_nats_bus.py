@@ -6,12 +6,15 @@ import asyncio
 import gc
 import weakref
 
+import msgspec
 import pytest
 
+from shared.bus.consumer import Delivered
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.events import MAX_ATTEMPTS, _Pending
+from shared.bus.jetstream import StreamCluster, StreamInfo, StreamState
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import BusError, Incoming, NoResponder, NoStream, Refused
+from shared.bus.port import BusError, Incoming, NoResponder, NoStream, Refused, Unknown
 from shared.contracts import subjects
 from tests.support.waiting import eventually
 
@@ -258,6 +261,43 @@ async def test_a_watch_on_one_key_reports_no_other(bus: NatsBus) -> None:
     await kv.delete("mine")
     await eventually(lambda: len(heard) == 2)
     assert heard == [("mine", b"2"), ("mine", None)]
+
+
+async def test_a_watch_tells_no_older_value_than_it_has_told(bus: NatsBus) -> None:
+    """A consumer may be on a replica that is only catching up."""
+    kv, heard = bus.kv(subjects.KV_NODES), []
+
+    async def handler(entry) -> None:
+        heard.append(entry.value)
+
+    watch = await kv.watch(handler)
+    revision = await kv.put("n", b"new")
+    await eventually(lambda: heard == [b"new"])
+    now = watch._seen["$KV.kerf_nodes.n"][1]
+    older = Delivered(
+        subject="$KV.kerf_nodes.n", data=b"old", headers={}, sequence=revision - 1, time_ns=now - 1, pending=0
+    )
+    await watch._tell(older)
+    assert heard == [b"new"]
+    await watch._tell(msgspec.structs.replace(older, data=b"made anew", time_ns=now + 1))
+    assert heard == [b"new", b"made anew"]
+
+
+async def test_a_streams_state_is_that_of_its_leader(bus: NatsBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that has just begun with an empty store answers too, and knows no leader."""
+    monkeypatch.setattr("shared.bus.jetstream.ASK_AGAIN_S", 0.01)
+    stale = StreamInfo(config={}, cluster=StreamCluster(), state=StreamState(last_seq=0))
+    right = StreamInfo(config={}, cluster=StreamCluster(leader="n1"), state=StreamState(last_seq=7))
+    answers = [stale, stale, right]
+
+    async def call(*_: object, **__: object) -> StreamInfo:
+        return answers.pop(0) if len(answers) > 1 else answers[0]
+
+    monkeypatch.setattr(bus.js, "call", call)
+    assert (await bus.js.stream_info("KERF_LOG")).state.last_seq == 7
+    answers[:] = [stale]
+    with pytest.raises(Unknown, match="knows no leader"):
+        await bus.js.stream_info("KERF_LOG")
 
 
 async def test_a_watch_on_a_missing_bucket_is_refused(connect) -> None:
