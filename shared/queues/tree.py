@@ -114,6 +114,8 @@ class Tree:
         self.root = Branch("", QueueDefaults(), None)
         self.unassigned = Branch(UNASSIGNED, QueueDefaults(limit=Amounts(gpus=0)), self.root)
         self.queues: dict[str, Branch] = {}
+        self._beside: dict[str, Branch] = {}
+        """By queue that has children: what has run in it since before it had."""
         self._automatic: set[str] = set()
         """Those of namespaces that no queue is named after. Their names are not the policy's to give away."""
         self._dirty: dict[str, Branch] = {}
@@ -142,6 +144,16 @@ class Tree:
         if queue.children or (queue.namespaces and namespace not in queue.namespaces):
             return self.unassigned
         return queue
+
+    def find_running(self, named: str, namespace: str) -> Branch:
+        """Returns the same for a pod that has a place. Where its queue has children by now it counts beside them:
+        against the queue's limit, and under its guarantee."""
+        queue = self.queues.get(named or namespace)
+        if queue is None or not queue.children or (queue.namespaces and namespace not in queue.namespaces):
+            return self.find(named, namespace)
+        if queue.name not in self._beside:
+            self._beside[queue.name] = Branch(f"{queue.name} (itself)", QueueDefaults(), queue)
+        return self._beside[queue.name]
 
     def named(self, name: str) -> Branch | None:
         """The queue of this name in the policy."""

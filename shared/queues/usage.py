@@ -161,7 +161,8 @@ class Usage:
         known = self._of.get(uid)
         if known is None:
             # Of a slice whose pod was never seen only the namespace is known.
-            queue = self.tree.find("", namespace) if state is None else self._named_by(state)
+            named = "" if state is None else state.pod.metadata.labels.get(names.LABEL_QUEUE, "")
+            queue = self.tree.find_running(named, namespace)
             known = self._of[uid] = _Counted(queue, state is not None and self.is_non_borrowing(state))
         return known
 

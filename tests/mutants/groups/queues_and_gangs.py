@@ -372,4 +372,37 @@ MUTANTS = [
             "test_groups_that_are_planned_in_vain_again_and_again_keep_no_other_waiting",
         ),
     ),
+    Mutant(
+        name="pods-of-a-split-queue-count-nowhere",
+        what="a queue that gets children exceeds its limit by what ran in it",
+        file="shared/queues/usage.py",
+        old="queue = self.tree.find_running(named, namespace)",
+        new="queue = self.tree.find(named, namespace)",
+        tests=(
+            "tests/unit/services/placement/scheduling/fair/test_fair.py::"
+            "test_pods_of_a_queue_that_gets_children_still_count_against_its_limit",
+        ),
+    ),
+    Mutant(
+        name="quota-after-the-search",
+        what="a queue at its limit never preempts while some GPU is free",
+        file="services/preemptor/planning/attempt.py",
+        old="return grant if within else None",
+        new="return grant",
+        tests=(
+            "tests/unit/services/preemptor/test_both_cores.py::"
+            "test_a_queue_at_its_limit_preempts_also_where_gpus_are_free",
+        ),
+    ),
+    Mutant(
+        name="quota-comes-back",
+        what="a victim that a quota needs gone moves to a free GPU, and its queue exceeds its limit",
+        file="services/preemptor/planning/planner.py",
+        old="        if not self._candidates.within_quota((), self._members):\n            return {}\n",
+        new="",
+        tests=(
+            "tests/unit/services/preemptor/test_both_cores.py::"
+            "test_a_queue_at_its_limit_preempts_also_where_gpus_are_free",
+        ),
+    ),
 ]  # fmt: skip

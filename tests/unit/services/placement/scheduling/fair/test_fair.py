@@ -174,6 +174,21 @@ def test_the_limit_of_a_parent_holds_for_all_below_it() -> None:
     assert why(placement, "x3").sentence.startswith("queue p uses 3 GPUs")
 
 
+def test_pods_of_a_queue_that_gets_children_still_count_against_its_limit() -> None:
+    """Their label cannot be changed any more."""
+    limited = "{name: vision, guaranteed: {gpus: 2}, limit: {gpus: 3}}"
+    placement = cluster(f"queues: [{limited}]", gpus=8)
+    for name in ("v0", "v1"):
+        placement.facts(pod(name, "vision"))
+    placement.facts(build.queues(f"queues: [{limited}, {{name: a, parent: vision}}, {{name: b, parent: vision}}]"))
+    placement.facts(*[pod(f"a{number}", "a") for number in range(3)], pod("v2", "vision"))
+    placement.tick(1.0)
+    assert sorted(placement.binds()) == ["uid-team-a0", "uid-team-v0", "uid-team-v1"]
+    tree = placement.core.fair.tree
+    assert tree is not None
+    assert (tree.queues["vision"].used.gpu_milli, tree.unassigned.used.gpu_milli) == (3_000, 0)
+
+
 def test_ending_pods_count_until_their_node_has_released_them() -> None:
     placement = cluster("queues: [{name: a, limit: {gpus: 1}}]")
     first = pod("first", "a")
