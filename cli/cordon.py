@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 from rich.markup import escape
 
-from cli.ask import ask, connected
+from cli.ask import NotAnswered, ask, connected
 from cli.output import Failure, err, out, print_json
 from shared.bus.port import Bus, BusError, NoResponder, Unknown
 from shared.contracts import queries, subjects
@@ -113,7 +113,10 @@ async def _coming(bus: Bus, order: NodeCordon) -> list[Left]:
     """What placement has on the target although its agent has nothing there: pods that are about to start, or to be
     released, and GPUs whose cordon it has not heard of, so that it may still place pods there."""
     question = InspectQuery(gpu=order.gpu) if order.gpu else InspectQuery(node=order.node)
-    found = await ask(bus, queries.INSPECT.subject, question, InspectAnswer)
+    try:
+        found = await ask(bus, queries.INSPECT.subject, question, InspectAnswer)
+    except NotAnswered as error:  # a leader that changes; it is asked again
+        return [Left("", order.gpu or order.node, str(error))]
     left: dict[tuple[str, str], Left] = {}
     for gpu in (gpu for node in found.nodes for gpu in node.gpus if order.gpu in ("", gpu.uuid)):
         if gpu.state == "healthy":

@@ -99,6 +99,16 @@ async def test_what_is_left_at_the_end_is_told_with_why(drain: Callable[..., Any
     assert await drain(bus, 0.02) == ([], [cordon.Left("team", "p", "no watcher is connected to this NATS")])
 
 
+async def test_a_leader_that_changes_while_a_node_is_drained_is_waited_for(
+    drain: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.ask._LEADERLESS_S", 0.0)
+    gone = NoResponder("no placement")
+    assert await drain(Bus(agent=[there()], placement=[gone, gone, on_book("draining")])) == ([], [])
+    (left,) = (await drain(Bus(agent=[there()], placement=[gone]), 0.02))[1]
+    assert (left.name, "no placement leader" in left.why) == ("n", True)
+
+
 async def test_a_node_is_not_drained_before_placement_has_heard_of_it(drain: Callable[..., Any]) -> None:
     """A Binding may be on its way: the pod would start on a GPU that was told to be empty."""
     coming = InspectPod(namespace="team", name="late", memory_mib=1, compute_milli=1, state="holding")
