@@ -3,6 +3,9 @@
 Each round lists every present key anew and then follows changes. A round ends by silence, reconnection, or after
 `resync_s`; between rounds `_seen` remembers what the handler was told, so it hears of differences only, deletions
 included: a key that a later listing lacks is told as absent with revision 0.
+
+A consumer may be on a replica that is only catching up. So a listing of a whole bucket counts only if it has what the
+bucket's leader had before it.
 """
 
 from __future__ import annotations
@@ -14,12 +17,15 @@ from typing import Any
 import structlog
 
 from shared.bus.consumer import Delivered, EphemeralConsumer, Lost
-from shared.bus.jetstream import JetStream
+from shared.bus.jetstream import JetStream, StreamState
 from shared.bus.port import BusError, KvEntry
 from shared.bus.tasks import end
 
 FIRST_ROUND_S = 10.0
 RETRY_S = 0.5
+LACKING_MOST, OLDER_MOST = 12, 4
+"""How many listings in a row are not believed that lack keys, and that only do not reach to the leader's newest
+message: it may have been taken out."""
 
 log = structlog.get_logger("bus")
 
@@ -48,6 +54,8 @@ class KvWatch:
         self._resync_s = resync_s
         self._seen: dict[str, tuple[int, int]] = {}
         """Key to (revision, time): after a wipe revisions begin again, so the number alone would not tell."""
+        self._lagging = 0
+        """How many listings in a row fell short."""
         self._synced = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._consumer: EphemeralConsumer | None = None
@@ -108,28 +116,41 @@ class KvWatch:
 
     async def _round(self) -> None:
         loop = asyncio.get_running_loop()
+        has = await self._leaders_state()
         consumer = self._consumer = EphemeralConsumer(
             self._js, self._stream, filter_subject=self._filter, last_per_subject=True
         )
         try:
             await consumer.open()
             until = loop.time() + self._resync_s
-            present: set[str] = set()
+            present: dict[str, int] = {}
             listing = consumer.pending_at_start > 0
             if not listing:
-                await self._listed(present)
+                await self._listed(present, has)
             while (delivered := await consumer.next(until=float("inf") if listing else until)) is not None:
                 await self._tell(delivered)
                 if listing:
-                    present.add(delivered.subject)
+                    present[delivered.subject] = delivered.sequence
                     if delivered.pending == 0:
                         listing = False
-                        await self._listed(present)
+                        await self._listed(present, has)
         finally:
             self._consumer = None
             await asyncio.shield(consumer.close())
 
-    async def _listed(self, present: set[str]) -> None:
+    async def _leaders_state(self) -> StreamState:
+        """What the leader has of the bucket; nothing for a watch on one key."""
+        if not self._filter.endswith(">"):
+            return StreamState()
+        return (await self._js.stream_info(self._stream)).state
+
+    async def _listed(self, present: Mapping[str, int], has: StreamState) -> None:
+        """`present`: the newest sequence of each key. `has`: what the leader had before they were listed."""
+        is_behind = max(present.values(), default=0) < has.last_seq
+        self._lagging = self._lagging + 1 if is_behind else 0
+        if is_behind and self._lagging <= (LACKING_MOST if len(present) < has.messages else OLDER_MOST):
+            await asyncio.sleep(RETRY_S)
+            raise Lost(f"a replica of {self._stream} has {len(present)} of {has.messages} keys, and is catching up")
         for subject in [s for s in self._seen if s not in present]:
             del self._seen[subject]
             await self._call(KvEntry(key=subject[len(self._prefix) :], value=None, revision=0))

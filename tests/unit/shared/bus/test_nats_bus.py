@@ -15,6 +15,7 @@ from shared.bus.events import MAX_ATTEMPTS, _Pending
 from shared.bus.jetstream import StreamCluster, StreamInfo, StreamState
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError, Incoming, NoResponder, NoStream, Refused, Unknown
+from shared.bus.watch import OLDER_MOST
 from shared.contracts import subjects
 from tests.support.waiting import eventually
 
@@ -281,6 +282,33 @@ async def test_a_watch_tells_no_older_value_than_it_has_told(bus: NatsBus) -> No
     assert heard == [b"new"]
     await watch._tell(msgspec.structs.replace(older, data=b"made anew", time_ns=now + 1))
     assert heard == [b"new", b"made anew"]
+
+
+@pytest.mark.parametrize(("more", "listings"), [(3, 2), (0, 2), (0, 99)])
+async def test_a_listing_of_a_replica_that_lags_is_not_believed(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch, more: int, listings: int
+) -> None:
+    """Keys that it lacks would be told as deleted. A leader whose newest message was taken out is believed in the
+    end."""
+    monkeypatch.setattr("shared.bus.watch.RETRY_S", 0.01)
+    kv, heard = bus.kv(subjects.KV_NODES), []
+    last = [await kv.put(name, name.encode()) for name in "ab"][-1]
+    real, asked = bus.js.stream_info, []
+
+    async def stream_info(stream: str) -> StreamInfo:
+        asked.append(stream)
+        if len(asked) > listings:
+            return await real(stream)
+        return StreamInfo(config={}, state=StreamState(messages=2 + more, last_seq=last + 9))
+
+    async def handler(entry) -> None:
+        heard.append((entry.key, entry.value))
+
+    monkeypatch.setattr(bus.js, "stream_info", stream_info)
+    watch = await kv.watch(handler)
+    assert heard == [("a", b"a"), ("b", b"b")]
+    assert len(asked) == min(listings, OLDER_MOST) + 1
+    await watch.stop()
 
 
 async def test_a_streams_state_is_that_of_its_leader(bus: NatsBus, monkeypatch: pytest.MonkeyPatch) -> None:
