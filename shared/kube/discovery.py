@@ -26,12 +26,17 @@ async def served(transport: Transport, resource: Resource, *, timeout_s: float =
         preferred = group.get("preferredVersion", {}).get("version", "")
     except (KeyError, TypeError, AttributeError) as error:
         raise DiscoveryError(f"/apis/{resource.group} lists no versions: {group}") from error
+    missing = []
     for version in sorted(versions, key=lambda one: one != preferred):
         prefix = f"apis/{resource.group}/{version}"
         document = await _read(transport, f"/{prefix}", timeout_s)
-        names = () if document is None else [entry.get("name") for entry in document.get("resources") or ()]
-        if resource.plural in names:
+        if document is None:
+            missing.append(version)
+        elif resource.plural in [entry.get("name") for entry in document.get("resources") or ()]:
             return resource._replace(prefix=prefix)
+    if missing:
+        # While API servers of two versions are behind one address, the group may be one's and its version another's.
+        raise DiscoveryError(f"/apis/{resource.group} lists {', '.join(missing)}, and the server does not have it")
     return None
 
 

@@ -158,4 +158,12 @@ MUTANTS = [
         new="        if True:\n",
         tests=(f"{TEST}::test_a_deletion_is_certain_and_reported_with_the_last_state",),
     ),
+    Mutant(
+        name="listed-version-is-absent",
+        what="while API servers of two versions serve, all objects of a kind are told as gone",
+        file="shared/kube/discovery.py",
+        old="            missing.append(version)\n",
+        new="            pass\n",
+        tests=("tests/unit/shared/kube/test_discovery.py::test_a_version_that_is_listed_and_not_there_says_nothing",),
+    ),
 ]

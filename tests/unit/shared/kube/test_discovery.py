@@ -73,7 +73,13 @@ async def test_the_preferred_version_that_has_the_kind_is_taken() -> None:
 async def test_a_server_without_the_group_or_the_kind_has_none() -> None:
     assert await version({}) is None
     assert await version({API: group("v1"), f"{API}/v1": names("priorityclasses")}) is None
-    assert await version({API: group("v1", "v2"), f"{API}/v1": names("priorityclasses")}) is None, "v2 has just gone"
+
+
+async def test_a_version_that_is_listed_and_not_there_says_nothing() -> None:
+    """Of two API servers behind one address one may have listed it and the other not have it: all objects of the kind
+    would be told as gone."""
+    with pytest.raises(DiscoveryError, match="lists v2, and the server does not have it"):
+        await version({API: group("v1", "v2"), f"{API}/v1": names("priorityclasses")})
 
 
 @pytest.mark.parametrize(("answer", "says"), [
