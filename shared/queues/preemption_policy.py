@@ -19,8 +19,9 @@ from collections.abc import Collection, Iterable, Sequence
 
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
+from shared.model.grant import Grant
 from shared.model.life import NOT_PREEMPTIBLE
-from shared.queues.amounts import NOTHING
+from shared.queues.amounts import NOTHING, Amount, room_of
 from shared.queues.fair_shares import fair_shares
 from shared.queues.queues import Queues
 from shared.queues.tree import Branch
@@ -124,15 +125,24 @@ class PreemptionPolicy:
 
     def quota_exceeded_without(self, beneficiaries: Sequence[PodState], gone: Iterable[str]) -> str:
         """Returns the same without pods by uid; of a pod that is deleted a grant may still count."""
+        return self._exceeded(beneficiaries[0], map(self._queues.ask, beneficiaries), gone)
+
+    def quota_exceeded_on(self, placed: Sequence[tuple[PodState, Grant]], gone: Iterable[str]) -> str:
+        """Returns the same for the GPUs that were found: of a small one a slice takes a larger part."""
         usage = self._queues.usage
+        if usage is None or not placed:
+            return ""
+        return self._exceeded(placed[0][0], (room_of(state, usage.milli_of(grant)) for state, grant in placed), gone)
+
+    def _exceeded(self, first: PodState, amounts: Iterable[Amount], gone: Iterable[str]) -> str:
+        usage, asked = self._queues.usage, NOTHING
         if usage is None:
             return ""
-        asked = NOTHING
-        for beneficiary in beneficiaries:
-            asked = asked.plus(self._queues.ask(beneficiary))
+        for amount in amounts:
+            asked = asked.plus(amount)
         with usage.without(gone):
-            hit = self._queues.hit(beneficiaries[0], asked)
-        return "" if hit is None else f"{beneficiaries[0].key} would exceed the quota of queue {hit.queue.name}"
+            hit = self._queues.hit(first, asked)
+        return "" if hit is None else f"{first.key} would exceed the quota of queue {hit.queue.name}"
 
     def is_non_borrowing(self, state: PodState) -> bool:
         """Whether the pod stays within its queue's guarantee by policy."""

@@ -13,6 +13,7 @@ import msgspec
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.model import names
+from shared.model.grant import Grant
 from shared.model.request import OPPORTUNISTIC
 from shared.queues.amounts import NOTHING, Amount, gpus_of, room_of, whole_gpus_of
 from shared.queues.tree import Branch, Tree
@@ -110,6 +111,11 @@ class Usage:
         """Returns the GPU milli that a pod has."""
         counted = self._of.get(uid)
         return 0 if counted is None else sum(counted.grants.values())
+
+    def milli_of(self, grant: Grant) -> int:
+        """Returns the GPU milli that a grant counts for; whole GPUs where their size is not known."""
+        milli = gpus_of(grant, self.total_of)
+        return whole_gpus_of(grant) if milli is None else milli
 
     def gpu_milli_by_queue(self, uids: Iterable[str]) -> dict[str, int]:
         """Returns the GPU milli that these pods have, by queue, parents included; also of a pod that is deleted and has

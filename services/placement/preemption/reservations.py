@@ -113,6 +113,9 @@ class Reservations(dict[str, Reservation]):
                     node=place.node, grant=msgspec.structs.replace(place.grant, grant_id=grant_id, term=term)
                 )
         asked, plan = plan, _without_place(plan, places)
+        over = "" if plan.turn else self._over_quota_on(plan, places)
+        if over:
+            return over
         size = len(encode(ReservationRecord(term=term, plan=plan, places=places)))
         if size > RECORD_MOST_BYTES:
             return f"the plan takes {size} bytes, and a log record holds at most {RECORD_MOST_BYTES}"
@@ -354,11 +357,16 @@ class Reservations(dict[str, Reservation]):
                 plan, waiting, going, self._preemption_policy.is_non_borrowing, self._gangs.can_spare
             ) or self._preemption_policy.quota_exceeded(waiting, [])
         stay = {victim.uid for victim in plan.victims if is_suspension(victim)}
-        back = {victim.uid for victim in plan.victims if victim.to}  # their replacements have a place
-        gone = [state for state in going if state.uid not in stay | back]
-        return self._preemption_policy.refuses(waiting, going, stay=stay) or self._preemption_policy.quota_exceeded(
-            waiting, gone
-        )
+        chosen = {state.uid for state in going}
+        return self._preemption_policy.refuses(
+            waiting, going, stay=stay
+        ) or self._preemption_policy.quota_exceeded_without(waiting, _for_good(plan) & chosen)
+
+    def _over_quota_on(self, plan: Plan, places: Mapping[str, HeldPlace]) -> str:
+        """Which quota the beneficiaries would exceed by the GPUs that they are to get."""
+        pods = [(self.book.pods[b.uid], places[b.uid].grant) for b in plan.beneficiaries]
+        placed = [(state, grant) for state, grant in pods if grant is not None]
+        return self._preemption_policy.quota_exceeded_on(placed, _for_good(plan))
 
     def _unneeded_victims(self, plan: Plan, waiting: list[PodState], now: float) -> str:
         """Returns which victims are unnecessary, single pods, gangs or subgroups; empty if all are needed."""
@@ -453,3 +461,9 @@ def _without_place(plan: Plan, places: dict[str, HeldPlace]) -> Plan:
         v if not v.to or v.uid in places else msgspec.structs.replace(v, action="evict", to="") for v in plan.victims
     )
     return plan if victims == plan.victims else msgspec.structs.replace(plan, victims=victims)
+
+
+def _for_good(plan: Plan) -> set[str]:
+    """The victims that give up their queue's quota: those that are only suspended resume, and for those that move a
+    place is kept."""
+    return {victim.uid for victim in plan.victims if not is_suspension(victim) and not victim.to}

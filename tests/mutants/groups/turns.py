@@ -162,6 +162,17 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="plans-within-the-largest-gpu",
+        what="a plan is compared with a limit by the largest GPU, and a queue exceeds it on a smaller one",
+        file="services/placement/preemption/reservations.py",
+        old='        over = "" if plan.turn else self._over_quota_on(plan, places)\n',
+        new='        over = ""\n',
+        tests=(
+            "tests/unit/services/placement/preemption/test_reservations.py::"
+            "test_a_quota_is_compared_by_the_gpus_of_the_plan",
+        ),
+    ),
+    Mutant(
         name="restored-after-a-success",
         what="the agent restores a pod whose suspension failed in part and then succeeded",
         file="services/node_agent/suspensions.py",

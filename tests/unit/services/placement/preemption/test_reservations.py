@@ -18,6 +18,7 @@ from shared.contracts.facts import Gone
 from shared.contracts.log import DecisionBatch
 from shared.contracts.preemption import Reserved
 from shared.contracts.queries import WhyQuery
+from shared.model import names
 from shared.model.life import STUCK_S
 from shared.model.objects import Pod, PvcSource, Taint, Volume
 from tests.support import build
@@ -25,6 +26,10 @@ from tests.support.harness.nodes import STRATEGIES
 from tests.support.harness.placement import Placement, only
 from tests.support.harness.proposals import DEADLINE_S, Proposals, full_cluster, high, low, refused
 from tests.unit.services.placement.scheduling.gangs.test_gangs import LATE, claim, volume
+
+GUARANTEED_AND_LIMITED = (
+    "queues: [{name: q, guaranteed: {gpus: 1}, limit: {gpus: 1}}, {name: o, guaranteed: {gpus: 1}}]"
+)
 
 
 def test_capacity_of_a_victim_goes_only_to_the_beneficiary() -> None:
@@ -487,3 +492,36 @@ def test_a_plan_too_large_for_a_log_record_is_refused(monkeypatch: pytest.Monkey
     cluster.wait(high())
     assert "a log record holds at most 100" in refused(cluster, cluster.plan("low0"))
     assert cluster.records() == []
+
+
+def test_a_quota_is_compared_by_the_gpus_of_the_plan() -> None:
+    """20 GiB are a quarter of the largest GPU and 0.84 of the one that the plan frees, beside 0.5 in use."""
+    placement = Placement(build.queues(GUARANTEED_AND_LIMITED))
+    for node, gib in (("large", 80), ("small", 24), ("other", 24)):
+        placement.facts(build.node(node))
+        placement.send(m.InventorySeen(build.inventory(node, gpus=1, memory_mib=gib * 1024)))
+    cluster = Proposals(placement)
+    for name, queue, node, ask in (
+        ("fixed", "o", "large", {"gpus": 1}),
+        ("half", "q", "other", {"memory": "12Gi"}),
+        ("lent", "o", "small", {"gpus": 1}),
+    ):
+        cluster.run(
+            build.gpu_pod(
+                name, **ask, labels={names.LABEL_QUEUE: queue}, node_selector={"kubernetes.io/hostname": node}
+            )
+        )
+    over, within = (
+        build.gpu_pod(
+            name,
+            memory=name,
+            labels={names.LABEL_QUEUE: "q"},
+            node_selector={"kubernetes.io/hostname": "small"},
+        )
+        for name in ("20Gi", "12Gi")
+    )
+    cluster.wait(over)
+    assert "would exceed the quota of queue q" in refused(cluster, cluster.plan("lent", to=(over,)))
+    placement.gone(over)
+    cluster.wait(within)
+    assert cluster.propose(cluster.plan("lent", to=(within,))).ok
