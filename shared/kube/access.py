@@ -47,6 +47,9 @@ class Access(msgspec.Struct, kw_only=True):
     proxy: str = ""
     authorization: Callable[[], str] = lambda: ""
     """The value of the Authorization header, "" with client certificates."""
+    certificates: Callable[[], int] = lambda: 0
+    """How often the client certificate was renewed. A kept connection has the one of its opening, and the server looks
+    at its end with every request."""
     origin: str = ""
     """Where this was found, for people."""
 
@@ -148,8 +151,9 @@ async def _from_kubeconfig(path: str, context: str, *, strict_x509: bool) -> Acc
     except Exception as error:  # whatever the library runs into in a file that is not as it should be
         raise AccessError(f"{origin} cannot be used: {error}") from error
     access = _access(settings, lambda: _token_of(settings), origin, strict_x509=strict_x509)
-    if any(field in user for field in ("exec", "auth-provider", "tokenFile")):
-        access.authorization = _Renewed(loader, settings, access.tls, origin)
+    if any(field in user for field in ("exec", "auth-provider", "tokenFile", "client-certificate")):
+        renewed = _Renewed(loader, settings, access.tls, origin)
+        access.authorization, access.certificates = renewed, renewed.certificates
     return access
 
 
@@ -182,7 +186,8 @@ class _Renewed:
     """The Authorization header by a kubeconfig whose credentials expire.
 
     They are renewed in the background while the old ones are used: by the library, which runs an exec plugin or asks a
-    provider when they near their end, and reads a token file again. New certificates serve new connections.
+    provider when they near their end, and reads a token file again. A client certificate is compared with the one in
+    use, for a file is replaced under its name. New certificates serve new connections.
     """
 
     def __init__(
@@ -196,6 +201,8 @@ class _Renewed:
         self._loader, self._settings, self._tls, self._origin, self._clock = loader, settings, tls, origin, clock
         self._renewed_at = clock()
         self._task: asyncio.Task[None] | None = None
+        self._pair = self._read_pair()
+        self._renewals = 0
 
     def __call__(self) -> str:
         if self._clock() - self._renewed_at >= RENEW_S and (self._task is None or self._task.done()):
@@ -203,11 +210,23 @@ class _Renewed:
             self._task = asyncio.get_running_loop().create_task(self._renew())
         return _token_of(self._settings)
 
+    def certificates(self) -> int:
+        return self._renewals
+
     async def _renew(self) -> None:
-        before = self._settings.cert_file
         try:
             await self._loader.load_and_set(self._settings)
-            if self._tls is not None and self._settings.cert_file != before:
-                self._tls.load_cert_chain(self._settings.cert_file, self._settings.key_file)
+            pair = self._read_pair()
+            if self._tls is not None and pair and pair != self._pair:
+                certificate, key = self._settings.cert_file, self._settings.key_file or None
+                # A certificate without its key, in the midst of a renewal, would take the old pair from the context.
+                ssl.create_default_context().load_cert_chain(certificate, key)
+                self._tls.load_cert_chain(certificate, key)
+                self._pair, self._renewals = pair, self._renewals + 1
         except Exception as error:  # noqa: BLE001 - of a plugin, a provider or a file; the old credentials may still do
             structlog.get_logger("kube").warning("credentials_not_renewed", origin=self._origin, error=str(error))
+
+    def _read_pair(self) -> tuple[bytes, ...]:
+        """The client's certificate and its key; empty without one."""
+        files = (self._settings.cert_file, self._settings.key_file)
+        return tuple(Path(file).read_bytes() for file in files if file)

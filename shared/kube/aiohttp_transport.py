@@ -20,12 +20,17 @@ class AiohttpTransport:
         self._max_connections = max_connections
         self._headers = {"User-Agent": user_agent, "Accept": JSON, "Accept-Encoding": "identity"}
         self._made: aiohttp.ClientSession | None = None
+        self._before: aiohttp.ClientSession | None = None
+        """The session of the client certificate before. What was in flight when it was renewed ends long before the
+        next renewal."""
+        self._streams: aiohttp.ClientSession | None = None
+        self._certificate = 0
 
     async def request(
         self, method: str, path: str, body: bytes = b"", *, content_type: str = JSON, timeout_s: float = 10.0
     ) -> Response:
         try:
-            async with self._session().request(
+            async with (await self._session()).request(
                 method,
                 self._url(path),
                 data=body or None,
@@ -44,7 +49,7 @@ class AiohttpTransport:
     async def stream(self, path: str, *, read_timeout_s: float) -> AsyncIterator[tuple[Response, AsyncIterator[bytes]]]:
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_TIMEOUT_S, sock_read=read_timeout_s)
         try:
-            answer = await self._session().request(
+            answer = await self._session_of_streams().request(
                 "GET",
                 self._url(path),
                 headers=self._with(""),
@@ -64,15 +69,35 @@ class AiohttpTransport:
             answer.close()
 
     async def close(self) -> None:
-        if self._made is not None:
-            await self._made.close()
-            self._made = None
+        for session in (self._made, self._before, self._streams):
+            if session is not None:
+                await session.close()
+        self._made = self._before = self._streams = None
 
-    def _session(self) -> aiohttp.ClientSession:
+    async def _session(self) -> aiohttp.ClientSession:
+        """The session of requests. A renewed client certificate begins a new one: no kept connection has it."""
+        newest = self._access.certificates()
+        if self._made is not None and newest != self._certificate:
+            ended, self._before, self._made = self._before, self._made, None
+            if ended is not None:
+                await ended.close()
         if self._made is None:
-            connector = aiohttp.TCPConnector(limit=self._max_connections, ssl=self._access.tls or False)
-            self._made = aiohttp.ClientSession(connector=connector, headers=self._headers, auto_decompress=False)
+            self._certificate = newest
+            self._made = self._session_of(
+                aiohttp.TCPConnector(limit=self._max_connections, ssl=self._access.tls or False)
+            )
         return self._made
+
+    def _session_of_streams(self) -> aiohttp.ClientSession:
+        """Streams stay open for minutes: each has a connection of its own, and none is taken from the requests."""
+        if self._streams is None:
+            self._streams = self._session_of(
+                aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._access.tls or False)
+            )
+        return self._streams
+
+    def _session_of(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+        return aiohttp.ClientSession(connector=connector, headers=self._headers, auto_decompress=False)
 
     def _url(self, path: str) -> URL:
         return URL(self._access.server.rstrip("/") + path, encoded=True)

@@ -34,6 +34,7 @@ def transport_for(access: Access, *, max_connections: int = 64, user_agent: str 
         server_name=access.server_name,
         base_path=path,
         authorization=access.authorization,
+        certificates=access.certificates,
         explain=explain,
         max_connections=max_connections,
         user_agent=user_agent,

@@ -33,7 +33,7 @@ def _notice_its_end(transport: asyncio.BaseTransport) -> None:
 
 class Http1Transport:
     """`authorization` returns the header's value, or "" for none. It is called at every request, for tokens are
-    renewed.
+    renewed. `certificates` counts renewals of the client certificate: no connection of an older one is used again.
 
     `explain` may turn a failed handshake into a sentence that says what to do.
     """
@@ -47,6 +47,7 @@ class Http1Transport:
         server_name: str = "",
         base_path: str = "",
         authorization: Callable[[], str] = lambda: "",
+        certificates: Callable[[], int] = lambda: 0,
         explain: Callable[[OSError], str] = str,
         max_connections: int = 64,
         user_agent: str = "kerf",
@@ -54,7 +55,7 @@ class Http1Transport:
         self._host, self._port, self._tls = host, port, tls
         self._server_name = server_name
         self._base = base_path.rstrip("/")
-        self._authorization = authorization
+        self._authorization, self._certificates = authorization, certificates
         self._explain = explain
         name = f"[{host}]" if ":" in host else host
         self._common = f"Host: {name}:{port}\r\nUser-Agent: {user_agent}\r\nAccept: {JSON}\r\n"
@@ -140,10 +141,11 @@ class Http1Transport:
         self._free += 1
 
     async def _connection(self) -> tuple[Connection, bool]:
-        now = asyncio.get_running_loop().time()
+        now, newest = asyncio.get_running_loop().time(), self._certificates()
         while self._idle:
             connection = self._idle.pop()
-            if connection.reusable and now - connection.idle_since < IDLE_LIMIT_S:
+            fresh = now - connection.idle_since < IDLE_LIMIT_S and connection.certificate == newest
+            if connection.reusable and fresh:
                 return connection, True
             connection.abort()
         return await self._open(), False
@@ -151,7 +153,7 @@ class Http1Transport:
     async def _open(self) -> Connection:
         if self._closed:
             raise TransportError("the client is closed", sent=False)
-        loop = asyncio.get_running_loop()
+        loop, certificate = asyncio.get_running_loop(), self._certificates()
         name = (self._server_name or self._host) if self._tls else None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
@@ -168,4 +170,5 @@ class Http1Transport:
                 f"no connection to {self._host}:{self._port}: {self._explain(error)}", sent=False
             ) from error
         self.opened += 1
+        connection.certificate = certificate
         return connection

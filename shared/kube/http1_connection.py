@@ -28,6 +28,8 @@ class Connection(asyncio.Protocol):
         self._heard_at = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.idle_since = 0.0
+        self.certificate = 0
+        """How often the client certificate had been renewed when this was opened."""
         self.silent = True
         """Whether no byte of the answer to the last request has arrived."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 
@@ -20,14 +21,16 @@ pytestmark = pytest.mark.cluster
 POD = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
 
 
-@pytest.fixture(params=["http1", "aiohttp"])
+@pytest.fixture(params=[("http1", 64), ("aiohttp", 64)], ids=["http1", "aiohttp"])
 async def transport(
     request: pytest.FixtureRequest, wire: Wire, control_plane: ControlPlane
 ) -> AsyncIterator[Transport]:
     access = msgspec.structs.replace(
         await load_access(str(control_plane.kubeconfig())), server=f"https://127.0.0.1:{wire.port}"
     )
-    made: Transport = AiohttpTransport(access) if request.param == "aiohttp" else transport_for(access)
+    name, most = request.param
+    make = AiohttpTransport if name == "aiohttp" else transport_for
+    made: Transport = make(access, max_connections=most)
     yield made
     await made.close()
 
@@ -80,6 +83,19 @@ async def test_a_refused_watch_has_its_reason(transport: Transport) -> None:
     async with transport.stream("/apis/apps/v1/lamps?watch=1", read_timeout_s=10) as (response, _):
         assert response.status == 404
         assert b"could not find" in response.body or b"not found" in response.body
+
+
+@pytest.mark.parametrize("transport", [("http1", 1), ("aiohttp", 1)], indirect=True, ids=["http1", "aiohttp"])
+async def test_watches_take_no_connection_from_the_writes(transport: Transport, namespace: str) -> None:
+    """A watcher has more kinds to watch than it has connections to spare."""
+    path = f"{resources.POD.collection(namespace)}?watch=1&timeoutSeconds=30"
+    async with (
+        asyncio.timeout(10),
+        transport.stream(path, read_timeout_s=10) as (first, _),
+        transport.stream(path, read_timeout_s=10) as (second, _),
+    ):
+        assert (first.status, second.status) == (200, 200)
+        assert (await transport.request("GET", "/version", timeout_s=5)).status == 200
 
 
 async def test_a_cut_watch_is_an_error(transport: Transport, namespace: str, wire: Wire) -> None:

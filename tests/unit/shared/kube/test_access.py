@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import json
+import shutil
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,9 +19,10 @@ from kubernetes_asyncio.config import incluster_config
 
 from shared.kube import access as access_module
 from shared.kube.access import Access, AccessError, load_access, make_tls
+from shared.kube.aiohttp_transport import AiohttpTransport
 from shared.kube.client import transport_for
 from shared.kube.http1 import Http1Transport
-from shared.kube.transport import TransportError
+from shared.kube.transport import Transport, TransportError
 from tools import pki
 
 
@@ -229,38 +232,85 @@ async def test_a_plugin_that_fails_at_first_is_an_error_with_its_words(plugin: P
         await load_access(write(tmp_path / "config", user=plugin.user))
 
 
-async def test_certificates_of_a_plugin_are_used_and_renewed(plugin: Plugin, tmp_path: Path, authority: Path) -> None:
-    """To a server that only lets clients of the present name in."""
-
-    def gives(name: str) -> None:
-        pki.issue(authority, name, f"/CN={name}")
-        certificate, key = ((authority / f"{name}.{suffix}").read_text() for suffix in ("crt", "key"))
-        plugin.gives(clientCertificateData=certificate, clientKeyData=key, valid_s=30)
-
+@pytest.fixture
+async def names_seen(authority: Path) -> AsyncIterator[tuple[str, list[str]]]:
+    """The address of a server that keeps connections, and the name in the client's certificate at each request."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(authority / "ca.crt"))
     context.load_cert_chain(authority / "server.crt", authority / "server.key")
     context.verify_mode = ssl.CERT_REQUIRED
     seen: list[str] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        seen.append(dict(part[0] for part in writer.get_extra_info("peercert")["subject"])["commonName"])
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+        with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError):  # the client's end is the server's
+            while await reader.readuntil(b"\r\n\r\n"):
+                seen.append(dict(part[0] for part in writer.get_extra_info("peercert")["subject"])["commonName"])
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0, ssl=context)
-    address = f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", seen
+    server.close()
+
+
+MakeTransport = Callable[[Access], Transport]
+
+
+@pytest.mark.parametrize("make", [transport_for, AiohttpTransport])
+async def test_certificates_of_a_plugin_are_used_and_renewed(
+    make: MakeTransport, plugin: Plugin, tmp_path: Path, authority: Path, names_seen: tuple[str, list[str]]
+) -> None:
+    """Also for a server whose connections are kept."""
+
+    def gives(name: str) -> None:
+        pki.issue(authority, name, f"/CN={name}")
+        certificate, key = ((authority / f"{name}.{suffix}").read_text() for suffix in ("crt", "key"))
+        plugin.gives(clientCertificateData=certificate, clientKeyData=key, valid_s=30)
+
+    address, seen = names_seen
     gives("first")
     cluster = {"server": address, "certificate-authority": str(authority / "ca.crt")}
     access = await load_access(write(tmp_path / "config", cluster=cluster, user=plugin.user))
+    client = make(access)
+    for name in ("second", "third"):
+        await client.request("GET", "/")
+        await client.request("GET", "/")
+        gives(name)
+        await renewed(access)
+    await client.request("GET", "/")
+    assert seen == ["first", "first", "second", "second", "third"]
+    await client.close()
+
+
+async def test_a_certificate_file_that_is_replaced_is_used(
+    tmp_path: Path, authority: Path, names_seen: tuple[str, list[str]]
+) -> None:
+    """As a kubelet replaces its own; between the two files it is a certificate without its key."""
+    address, seen = names_seen
+    user = {"client-certificate": str(tmp_path / "tls.crt"), "client-key": str(tmp_path / "tls.key")}
+
+    def put(name: str, *suffixes: str) -> None:
+        for suffix in suffixes:
+            shutil.copy(authority / f"{name}.{suffix}", tmp_path / f"tls.{suffix}")
+
+    for name in ("first", "second"):
+        pki.issue(authority, name, f"/CN={name}")
+    put("first", "crt", "key")
+    cluster = {"server": address, "certificate-authority": str(authority / "ca.crt")}
+    access = await load_access(write(tmp_path / "config", cluster=cluster, user=user))
     client = transport_for(access)
     await client.request("GET", "/")
-    gives("second")
+    put("second", "crt")
+    with structlog.testing.capture_logs() as logs:
+        await renewed(access)
+    assert [entry["event"] for entry in logs] == ["credentials_not_renewed"]
+    another = transport_for(access)
+    await another.request("GET", "/")
+    put("second", "key")
     await renewed(access)
     await client.request("GET", "/")
-    assert seen == ["first", "second"]
+    assert seen == ["first", "first", "second"]
+    await another.close()
     await client.close()
-    server.close()
 
 
 async def test_a_token_file_of_a_kubeconfig_is_read_again(tmp_path: Path) -> None:
