@@ -251,6 +251,16 @@ ALERTS = (
         ),
     ),
     Alert(
+        name="KerfNoOperatorLeader",
+        severity="warning",
+        expr="sum(kerf_operator_leading) == 0",
+        wait="5m",
+        summary="No operator leads: nodes are not enrolled and certificates not renewed",
+        description="Operators run, and for five minutes none of them has held the Lease. Pods are placed and run as "
+        "before.",
+        example=Example(series={f'kerf_operator_leading{{instance="{i}"}}': "0x12" for i in "ab"}, at="6m"),
+    ),
+    Alert(
         name="KerfCertificateExpires",
         severity="warning",
         expr=f"min by (name) (kerf_certificate_not_after_seconds) - time() < {14 * DAY_S}",

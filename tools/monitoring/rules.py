@@ -37,6 +37,8 @@ HEALTHY = {
     "kerf_usage_records_waiting": "10x300",
     "kerf_event_lag_seconds": "0.2x300",
     "kerf_usage_write_failures_total": "0x300",
+    'kerf_operator_leading{instance="a"}': "1x300",
+    'kerf_operator_leading{instance="b"}': "0x300",
     'kerf_certificate_not_after_seconds{name="webhook"}': "2592000x300",
     'kerf_pod_bind_seconds_bucket{le="2.5"}': "0+10x300",
     "kerf_pod_bind_seconds_count": "0+10x300",
