@@ -125,24 +125,26 @@ class PreemptionPolicy:
 
     def quota_exceeded_without(self, beneficiaries: Sequence[PodState], gone: Iterable[str]) -> str:
         """Returns the same without pods by uid; of a pod that is deleted a grant may still count."""
-        return self._exceeded(beneficiaries[0], map(self._queues.ask, beneficiaries), gone)
+        return self._exceeded([(state, self._queues.ask(state)) for state in beneficiaries], gone)
 
     def quota_exceeded_on(self, placed: Sequence[tuple[PodState, Grant]], gone: Iterable[str]) -> str:
         """Returns the same for the GPUs that were found: of a small one a slice takes a larger part."""
         usage = self._queues.usage
         if usage is None or not placed:
             return ""
-        return self._exceeded(placed[0][0], (room_of(state, usage.milli_of(grant)) for state, grant in placed), gone)
+        return self._exceeded([(state, room_of(state, usage.milli_of(grant))) for state, grant in placed], gone)
 
-    def _exceeded(self, first: PodState, amounts: Iterable[Amount], gone: Iterable[str]) -> str:
-        usage, asked = self._queues.usage, NOTHING
+    def _exceeded(self, asked: Sequence[tuple[PodState, Amount]], gone: Iterable[str]) -> str:
+        """Each pod by its own queue, and by whether it may borrow: a gang's members may differ in both."""
+        usage = self._queues.usage
         if usage is None:
             return ""
-        for amount in amounts:
-            asked = asked.plus(amount)
-        with usage.without(gone):
-            hit = self._queues.hit(first, asked)
-        return "" if hit is None else f"{first.key} would exceed the quota of queue {hit.queue.name}"
+        with usage.without(gone), usage.with_all(asked):
+            for state, amount in asked:
+                hit = self._queues.hit(state, NOTHING, amount)
+                if hit is not None:
+                    return f"{state.key} would exceed the quota of queue {hit.queue.name}"
+        return ""
 
     def is_non_borrowing(self, state: PodState) -> bool:
         """Whether the pod stays within its queue's guarantee by policy."""

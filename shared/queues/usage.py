@@ -156,6 +156,18 @@ class Usage:
             for counted, amount in gone:
                 self._use(counted, amount)
 
+    @contextmanager
+    def with_all(self, asked: Iterable[tuple[PodState, Amount]]) -> Iterator[None]:
+        """Counts as if these pending pods had what they ask for, each in its queue, within the context."""
+        counted = [(self.queue_of(state), amount, self.is_non_borrowing(state)) for state, amount in asked]
+        for queue, amount, non_borrowing in counted:
+            self.tree.use(queue, amount, non_borrowing=non_borrowing)
+        try:
+            yield
+        finally:
+            for queue, amount, non_borrowing in counted:
+                self.tree.use(queue, NOTHING.minus(amount), non_borrowing=non_borrowing)
+
     def total_of(self, node: str, uuid: str) -> int | None:
         known = self.book.nodes.get(node)
         room = None if known is None else known.by_uuid.get(uuid)

@@ -80,12 +80,24 @@ class Fair(Queues):
 
     def quota_exceeded(self, states: Sequence[PodState], need: int = 1) -> Reason | None:
         """Why the quota allows none of these pods now, with or without free capacity: all `need` of them together, or
-        none. The first pod's queue counts."""
+        none. Those of each queue, and those that may not borrow, are compared with what at least of them is needed;
+        `exceeded` compares them together, when they have places."""
         if self.blocked:
             return policy_invalid(self.problem)
         if self.usage is None or not states:
             return None
-        return self._over(states[0], self.usage.queue_of(states[0]), self.least(states, need))
+        if len(states) == 1:
+            return self._over(states[0], self.usage.queue_of(states[0]), self.ask(states[0]))
+        alike: dict[tuple[str, bool], list[PodState]] = {}
+        for state in states:
+            alike.setdefault((self.usage.queue_of(state).name, self.usage.is_non_borrowing(state)), []).append(state)
+        for some in alike.values():
+            needed = need - (len(states) - len(some))
+            if needed > 0:
+                why = self._over(some[0], self.usage.queue_of(some[0]), self.least(some, needed))
+                if why is not None:
+                    return why
+        return None
 
     def quota_exceeded_on(self, state: PodState, containers: Mapping[str, ContainerGrant]) -> Reason | None:
         """The same for a place that was found, with its actual shares of GPUs."""

@@ -171,6 +171,24 @@ def test_a_limit_counts_victims_of_its_own_queue() -> None:
     assert fixture.queues.tree.queues["a"].used.gpu_milli == 1000
 
 
+def test_beneficiaries_in_several_queues_each_count_in_their_own() -> None:
+    fixture = QueueFixture(
+        "queues: [{name: p, limit: {gpus: 4}}, {name: a, parent: p, limit: {gpus: 1}}, {name: b, parent: p}]"
+    )
+    fixture.run("b-0", "b")
+    both = [fixture.wait("b-1", "b"), fixture.wait("a-1", "a")]
+    exceeded = fixture.preemption_policy.quota_exceeded
+    assert exceeded(both, []) == ""
+    assert "queue p" in exceeded([*both, fixture.wait("b-2", "b", gpus=2)], []), (
+        "together they are beyond their parent's limit"
+    )
+    own = fixture.run("a-0", "a")
+    assert "team/a-1 would exceed the quota of queue a" in exceeded(both, [])
+    assert exceeded(both, [own]) == ""
+    assert fixture.queues.tree is not None
+    assert fixture.queues.tree.queues["p"].used.gpu_milli == 2000, "asked, and nothing changed"
+
+
 def test_a_label_change_on_a_running_pod_does_not_change_its_queue() -> None:
     """Otherwise a user who may label a pod could make it ineligible."""
     fixture = QueueFixture()

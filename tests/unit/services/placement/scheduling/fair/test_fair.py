@@ -276,6 +276,46 @@ def test_a_gang_stays_within_the_limit_as_a_whole() -> None:
     assert why(placement, "g0").summary[0].code == "queue-limit"
 
 
+GANG_OF_TWO = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+
+
+def test_members_of_a_gang_in_several_queues_each_count_in_their_own() -> None:
+    placement = cluster("queues: [{name: a, limit: {gpus: 1}}, {name: b, limit: {gpus: 1}}]")
+    placement.place(*(pod(f"g{name}", name, annotations=GANG_OF_TWO) for name in "ab"))
+    assert order(placement) == ["ga", "gb"]
+
+
+@pytest.mark.parametrize("full", "ab")
+def test_a_gang_in_several_queues_waits_while_one_of_them_is_full(full: str) -> None:
+    placement = cluster("queues: [{name: a, limit: {gpus: 1}}, {name: b, limit: {gpus: 1}}]")
+    placement.place(pod("runs", full))
+    placement.place(*(pod(f"g{name}", name, annotations=GANG_OF_TWO) for name in "ab"))
+    assert order(placement) == ["runs"]
+    assert why(placement, "ga").summary[0].code == "queue-limit"
+
+
+def test_a_gang_in_several_queues_stays_within_their_parents_limit() -> None:
+    placement = cluster("queues: [{name: p, limit: {gpus: 1}}, {name: a, parent: p}, {name: b, parent: p}]")
+    placement.place(*(pod(f"g{name}", name, annotations=GANG_OF_TWO) for name in "ab"))
+    assert order(placement) == []
+    assert used(placement)["p"] == 0
+    assert why(placement, "ga").summary[0].code == "queue-limit"
+
+
+@pytest.mark.parametrize("fixed", [("g0",), ("g1",), ("g0", "g1")])
+def test_of_a_gang_only_members_that_are_never_preempted_stay_within_the_guarantee(fixed: tuple[str, ...]) -> None:
+    """Whichever is the oldest. The other one borrows."""
+    placement = cluster("queues: [{name: a, guaranteed: {gpus: 1}}]")
+    never = {"kerf.dev/preemptible": "false"}
+    placement.place(
+        *(
+            pod(name, "a", annotations=GANG_OF_TWO | (never if name in fixed else {}), minute=minute)
+            for minute, name in enumerate(("g0", "g1"))
+        )
+    )
+    assert order(placement) == (["g0", "g1"] if len(fixed) == 1 else [])
+
+
 def test_a_gang_on_gpus_that_are_too_small_for_the_limit_is_undone_completely() -> None:
     """On the large GPU each would be a quarter; one fits there, and half a GPU each is too much."""
     placement = Placement().nodes("small", gpus=4, memory_mib=40_000).nodes("large", gpus=1, memory_mib=80_000)
