@@ -58,6 +58,7 @@ LARGEST: dict[str, dict[str, Any]] = {
     "status": {"waiting": 10},
     "usage": {"by": "pod"},
     "trace": {"uid": "uid-traced"},
+    "ended-grants": {"grant_ids": tuple(f"grant-{number}" for number in range(1000))},
     "grant": {"uid": "uid-" + "-".join(pod_name(0)), "node": node_name(0)},
 }
 
