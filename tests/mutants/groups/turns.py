@@ -462,7 +462,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if moved and await self.restore(uid, only=moved):",
         new="if await self.restore(uid):",
         tests=(
-            "tests/unit/services/node_agent/strategies/test_checkpointing.py::test_what_was_on_the_host_stays_there_when_the_checkpoint_is_ordered_again_and_fails",
+            "tests/unit/services/node_agent/strategies/test_checkpointing.py::"
+            "test_what_was_on_the_host_stays_there_when_the_checkpoint_is_ordered_again_and_fails",
         ),
     ),
     Mutant(
@@ -472,7 +473,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="            if goes_to_host(task.suspension) and goes_to_host(known.applied):\n                applied = known.applied\n",
         new="",
         tests=(
-            "tests/unit/services/node_agent/test_suspensions.py::test_a_repeated_checkpoint_that_fails_leaves_the_pod_on_the_host",
+            "tests/unit/services/node_agent/test_suspensions.py::"
+            "test_a_repeated_checkpoint_that_fails_leaves_the_pod_on_the_host",
         ),
     ),
     Mutant(
@@ -482,7 +484,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="(before.applied is None and not before.on_host)",
         new="before.applied is None",
         tests=(
-            "tests/unit/services/node_agent/test_suspensions.py::test_a_pod_that_may_be_on_the_host_comes_back_only_where_its_place_is_free",
+            "tests/unit/services/node_agent/test_suspensions.py::"
+            "test_a_pod_that_may_be_on_the_host_comes_back_only_where_its_place_is_free",
         ),
     ),
     Mutant(
@@ -492,7 +495,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="if await self._processes.running(uid) else None",
         new="if True else None",
         tests=(
-            "tests/unit/services/node_agent/strategies/test_hooks.py::test_a_pod_that_has_nothing_on_gpus_yet_is_told_nothing",
+            "tests/unit/services/node_agent/strategies/test_hooks.py::"
+            "test_a_pod_that_has_nothing_on_gpus_yet_is_told_nothing",
         ),
     ),
     Mutant(
@@ -502,7 +506,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="[(pid, since) for since, pid in sorted(min(group) for group in begun if group)]",
         new="[(pid, since) for since, pid in sorted(min(group) for group in begun if group)][:1]",
         tests=(
-            "tests/unit/services/node_agent/strategies/test_hooks.py::test_an_agent_that_began_anew_wakes_the_program_that_sleeps",
+            "tests/unit/services/node_agent/strategies/test_hooks.py::"
+            "test_an_agent_that_began_anew_wakes_the_program_that_sleeps",
         ),
     ),
     Mutant(
@@ -512,7 +517,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="(*self._suspended_pods(), *self._pending_pods(now))",
         new="(*self._pending_pods(now), *self._suspended_pods())",
         tests=(
-            "tests/unit/services/preemptor/test_turns.py::test_a_suspended_gang_gets_its_turn_although_another_member_is_pending",
+            "tests/unit/services/preemptor/test_turns.py::"
+            "test_a_suspended_gang_gets_its_turn_although_another_member_is_pending",
         ),
     ),
     Mutant(
@@ -530,7 +536,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="return [*jobs[begin:], *jobs[:begin]]",
         new="return jobs",
         tests=(
-            "tests/unit/services/preemptor/test_turns.py::test_many_suspended_jobs_on_a_host_without_room_keep_no_other_from_its_turn",
+            "tests/unit/services/preemptor/test_turns.py::"
+            "test_many_suspended_jobs_on_a_host_without_room_keep_no_other_from_its_turn",
         ),
     ),
     Mutant(
@@ -540,7 +547,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="for name in hosts)",
         new="for name in need)",
         tests=(
-            "tests/unit/services/preemptor/test_turns.py::test_a_host_that_a_plan_overfills_keeps_no_turn_from_other_nodes",
+            "tests/unit/services/preemptor/test_turns.py::"
+            "test_a_host_that_a_plan_overfills_keeps_no_turn_from_other_nodes",
         ),
     ),
     Mutant(
@@ -558,7 +566,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old='                if now >= reservation.until:\n                    found.append((reservation, "not all of its beneficiaries have resumed"))\n',
         new="",
         tests=(
-            "tests/unit/services/placement/preemption/test_turns.py::test_a_pod_that_no_update_resumes_keeps_no_plan_open",
+            "tests/unit/services/placement/preemption/test_turns.py::"
+            "test_a_pod_that_no_update_resumes_keeps_no_plan_open",
         ),
     ),
     Mutant(
@@ -568,7 +577,8 @@ MUTANTS: tuple[Mutant, ...] = (
         old="        if not found.resuming:\n            return list(found.plan.beneficiaries)\n",
         new="        if True:\n            return list(found.plan.beneficiaries)\n",
         tests=(
-            "tests/unit/services/placement/preemption/test_turns.py::test_a_node_that_dies_while_a_gang_resumes_keeps_no_plan_open",
+            "tests/unit/services/placement/preemption/test_turns.py::"
+            "test_a_node_that_dies_while_a_gang_resumes_keeps_no_plan_open",
         ),
     ),
     Mutant(
