@@ -237,12 +237,12 @@ class Scheduler:
         if place is None:
             self._no_place(state, now, alone=not self._engine.is_plain(state))
             return None, []
-        claims = self._late_claims.of(state, place.node)
-        if claims:
+        late = self.select_late([(state.uid, place.node)], now)
+        if late is not None:
             # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
             self._queue.add(state, self._group_key(state), plain=False)
             self._queue.mark_unschedulable(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
-            return None, self._late_claims.select(state.uid, claims, now)
+            return None, late
         self._queue.remove(state.uid)
         return place, []
 
@@ -277,13 +277,11 @@ class Scheduler:
         if tried.misfit is not None:
             self._gang_waits(gang, group, now, tried.misfit)
             return tried, []
-        late = [(one.state.uid, c) for one in tried.placed if (c := self._late_claims.of(one.state, one.place.node))]
-        if late:
+        late = self.select_late([(one.state.uid, one.place.node) for one in tried.placed], now)
+        if late is not None:
             transaction.roll_back()
             self._queue.pause_for(uid, now, _CLAIMS_PAUSE_S)
-            return Tried([]), [
-                command for member, claims in late for command in self._late_claims.select(member, claims, now)
-            ]
+            return Tried([]), late
         chosen = {one.state.uid for one in tried.placed}
         for member in group:
             if member in chosen:
@@ -297,7 +295,9 @@ class Scheduler:
     def select_late(self, places: Iterable[tuple[str, str]], now: float) -> list[m.Command] | None:
         """Orders volumes of these pods that bind late to their nodes; None: there are none, or all are bound."""
         late = [(uid, c) for uid, node in places if (c := self._late_claims.of(self._book.pods[uid], node))]
-        return [order for uid, claims in late for order in self._late_claims.select(uid, claims, now)] if late else None
+        if not late:
+            return None
+        return [order for uid, claims in late for order in self._late_claims.select(uid, claims, now)]
 
     def gang_refused(self, gang: GangState, placed: list[Placed], why: str, now: float) -> None:
         """Queues the members again: they got places that cannot be committed."""

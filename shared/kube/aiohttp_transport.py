@@ -83,20 +83,18 @@ class AiohttpTransport:
                 await ended.close()
         if self._made is None:
             self._certificate = newest
-            self._made = self._session_of(
-                aiohttp.TCPConnector(limit=self._max_connections, ssl=self._access.tls or False)
-            )
+            self._made = self._new_session(self._max_connections)
         return self._made
 
     def _session_of_streams(self) -> aiohttp.ClientSession:
         """Streams stay open for minutes: each has a connection of its own, and none is taken from the requests."""
         if self._streams is None:
-            self._streams = self._session_of(
-                aiohttp.TCPConnector(limit=0, force_close=True, ssl=self._access.tls or False)
-            )
+            self._streams = self._new_session(0, force_close=True)
         return self._streams
 
-    def _session_of(self, connector: aiohttp.TCPConnector) -> aiohttp.ClientSession:
+    def _new_session(self, most: int, *, force_close: bool = False) -> aiohttp.ClientSession:
+        """`most`: connections at once; 0: as many as there are requests. `force_close`: none is kept."""
+        connector = aiohttp.TCPConnector(limit=most, force_close=force_close, ssl=self._access.tls or False)
         return aiohttp.ClientSession(connector=connector, headers=self._headers, auto_decompress=False)
 
     def _url(self, path: str) -> URL:

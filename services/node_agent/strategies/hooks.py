@@ -71,7 +71,7 @@ class Hooks:
             before = self._held_bytes(uid)
             first = next(iter(await self._first(uid)), None) if await self._processes.running(uid) else None
             if first is None:
-                return Slept(told, "")  # it has not begun, or is on the host already
+                return Slept(False, "")  # it has not begun, or is on the host already
             self._told = {of: (pid, since) for of, (pid, since) in self._told.items() if started(pid) == since}
             self._told[uid] = first
             told = True

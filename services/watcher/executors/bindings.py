@@ -55,7 +55,7 @@ class Bindings:
             # Placement may follow another watcher that is further on. What the node has to be raised by is not known
             # here; a pod that is gone ends by the feed.
             return Result("throttled", "the pod is not known to this watcher yet; nothing was sent")
-        pod = found if found is not None and found.metadata.uid == order.uid else None
+        pod = found if found.metadata.uid == order.uid else None
         if pod is not None and pod.spec.node_name:
             return Result("conflict", f"the pod is bound to {pod.spec.node_name} already; nothing was sent")
         started = time.perf_counter()
