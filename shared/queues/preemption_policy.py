@@ -25,6 +25,7 @@ from shared.queues.amounts import NOTHING, Amount, room_of
 from shared.queues.fair_shares import fair_shares
 from shared.queues.queues import Queues
 from shared.queues.tree import Branch
+from shared.queues.usage import Usage
 
 _GUARANTEE, _FAIR_SHARE = 0, 1
 _EQUALS = "of no lower priority"
@@ -119,28 +120,30 @@ class PreemptionPolicy:
             return f"{equal.key} is of no lower priority: pods of equal priority are not preempted"
         return self._reclaims(beneficiaries, victims)
 
-    def quota_exceeded(self, beneficiaries: Sequence[PodState], victims: Sequence[PodState]) -> str:
-        """Returns which quota the beneficiaries would exceed even without the victims; empty if none."""
-        return self.quota_exceeded_without(beneficiaries, [victim.uid for victim in victims])
-
-    def quota_exceeded_without(self, beneficiaries: Sequence[PodState], gone: Iterable[str]) -> str:
-        """Returns the same without pods by uid; of a pod that is deleted a grant may still count."""
-        return self._exceeded([(state, self._queues.ask(state)) for state in beneficiaries], gone)
+    def quota_exceeded(self, beneficiaries: Sequence[PodState], gone: Iterable[str] = ()) -> str:
+        """Returns which quota the beneficiaries would exceed even without these pods, by uid; empty if none. Of a pod
+        that is deleted a grant may still count."""
+        usage = self._queues.usage
+        if usage is None:
+            return ""
+        return self._exceeded(usage, [(state, self._queues.ask(state)) for state in beneficiaries], gone)
 
     def quota_exceeded_on(self, placed: Sequence[tuple[PodState, Grant]], gone: Iterable[str]) -> str:
         """Returns the same for the GPUs that were found: of a small one a slice takes a larger part."""
         usage = self._queues.usage
-        if usage is None or not placed:
-            return ""
-        return self._exceeded([(state, room_of(state, usage.milli_of(grant))) for state, grant in placed], gone)
-
-    def _exceeded(self, asked: Sequence[tuple[PodState, Amount]], gone: Iterable[str]) -> str:
-        """Each pod by its own queue, and by whether it may borrow: a gang's members may differ in both."""
-        usage = self._queues.usage
         if usage is None:
             return ""
-        with usage.without(gone), usage.with_all(asked):
-            for state, amount in asked:
+        return self._exceeded(usage, [(state, room_of(state, usage.milli_of(grant))) for state, grant in placed], gone)
+
+    def _exceeded(self, usage: Usage, asked: Sequence[tuple[PodState, Amount]], gone: Iterable[str]) -> str:
+        """Each pod by its own queue, and by whether it may borrow: a gang's members may differ in both."""
+        alike: dict[tuple[str, bool], tuple[PodState, Amount]] = {}
+        for state, amount in asked:
+            kind = usage.kind_of(state)
+            first, together = alike.get(kind, (state, NOTHING))
+            alike[kind] = (first, together.plus(amount))
+        with usage.without(gone), usage.with_all(alike.values()):
+            for state, amount in alike.values():
                 hit = self._queues.hit(state, NOTHING, amount)
                 if hit is not None:
                     return f"{state.key} would exceed the quota of queue {hit.queue.name}"

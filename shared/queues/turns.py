@@ -18,10 +18,10 @@ from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.preemption import Action
 from shared.model.gpu import Inventory
-from shared.model.grant import Grant, sum_shares
+from shared.model.grant import sum_shares
 from shared.model.life import created_at, started_at
 from shared.model.suspension import Suspension, can_suspend, left_of
-from shared.queues.amounts import NOTHING, gpus_of, whole_gpus_of
+from shared.queues.amounts import NOTHING
 from shared.queues.queues import Queues
 from shared.turns.gpu_time import GpuTime
 from shared.turns.rules import DUE_BACK, Job, TurnRules, most_with_watchdogs, rank, yields
@@ -378,18 +378,13 @@ class TurnPolicy:
             if held is None:
                 asked = asked.plus(self._queues.ask(state))
             else:
-                lacking = max(0, self._milli(held.given) - usage.gpu_milli(state.uid))
+                lacking = max(0, usage.milli_of(held.given) - usage.gpu_milli(state.uid))
                 asked = asked.plus(NOTHING._replace(gpu_milli=lacking))
         for victim in victims:
             held, action = self._book.grants.get(victim.grant_id), actions[victim.uid]
             if held is not None and action in ("pause", "checkpoint"):
                 left = left_of(held.given, Suspension(action=action, plan_id=""))
-                freed_milli += max(0, usage.gpu_milli(victim.uid) - self._milli(left))
+                freed_milli += max(0, usage.gpu_milli(victim.uid) - usage.milli_of(left))
         extra = asked._replace(gpu_milli=max(0, asked.gpu_milli - freed_milli))
         hit = self._queues.hit(beneficiaries[0], extra)
         return "" if hit is None else f"{beneficiaries[0].key} would exceed the quota of queue {hit.queue.name}"
-
-    def _milli(self, grant: Grant) -> int:
-        usage = self._queues.usage
-        found = None if usage is None else gpus_of(grant, usage.total_of)
-        return whole_gpus_of(grant) if found is None else found

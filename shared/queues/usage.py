@@ -5,8 +5,8 @@ This includes trial placements of gangs and recoveries. A new Usage of the same 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 import msgspec
 
@@ -29,6 +29,14 @@ class _Counted(msgspec.Struct):
     """GPU milli by grant id."""
     kept: bool = False
     """Whether it is a placeholder pod of a reservation."""
+
+    @property
+    def gpu_milli(self) -> int:
+        return sum(self.grants.values())
+
+    @property
+    def amount(self) -> Amount:
+        return self.room.plus(Amount(self.gpu_milli))
 
 
 class Usage:
@@ -103,6 +111,10 @@ class Usage:
         known = self._of.get(state.uid)
         return self._named_by(state) if known is None else known.queue
 
+    def kind_of(self, state: PodState) -> tuple[str, bool]:
+        """Returns all of a pod that decides on which bounds hold for it: its queue, and whether it is non-borrowing."""
+        return self.queue_of(state).name, self.is_non_borrowing(state)
+
     def _named_by(self, state: PodState) -> Branch:
         meta = state.pod.metadata
         return self.tree.find(meta.labels.get(names.LABEL_QUEUE, ""), meta.namespace)
@@ -110,7 +122,7 @@ class Usage:
     def gpu_milli(self, uid: str) -> int:
         """Returns the GPU milli that a pod has."""
         counted = self._of.get(uid)
-        return 0 if counted is None else sum(counted.grants.values())
+        return 0 if counted is None else counted.gpu_milli
 
     def milli_of(self, grant: Grant) -> int:
         """Returns the GPU milli that a grant counts for; whole GPUs where their size is not known."""
@@ -122,9 +134,8 @@ class Usage:
         yet to release them."""
         found: dict[str, int] = {}
         for counted in [self._of[uid] for uid in uids if uid in self._of]:
-            milli = sum(counted.grants.values())
             for at in counted.queue.path():
-                found[at.name] = found.get(at.name, 0) + milli
+                found[at.name] = found.get(at.name, 0) + counted.gpu_milli
         return found
 
     def kept(self) -> dict[str, Amount]:
@@ -135,37 +146,27 @@ class Usage:
         found: dict[str, Amount] = {}
         for counted in self._of.values():
             for at in counted.queue.path() if counted.kept else ():
-                found[at.name] = (
-                    found.get(at.name, NOTHING).plus(Amount(sum(counted.grants.values()))).plus(counted.room)
-                )
+                found[at.name] = found.get(at.name, NOTHING).plus(counted.amount)
         return found
 
-    @contextmanager
-    def without(self, uids: Iterable[str]) -> Iterator[None]:
+    def without(self, uids: Iterable[str]) -> AbstractContextManager[None]:
         """Counts as if these pods had returned everything, within the context."""
-        gone = [
-            (counted, Amount(sum(counted.grants.values())).plus(counted.room))
-            for uid in uids
-            if (counted := self._of.get(uid)) is not None
-        ]
-        for counted, amount in gone:
-            self._use(counted, NOTHING.minus(amount))
-        try:
-            yield
-        finally:
-            for counted, amount in gone:
-                self._use(counted, amount)
+        found = [self._of[uid] for uid in uids if uid in self._of]
+        return self._as_if([(one.queue, NOTHING.minus(one.amount), one.non_borrowing) for one in found])
+
+    def with_all(self, asked: Iterable[tuple[PodState, Amount]]) -> AbstractContextManager[None]:
+        """Counts as if these pending pods had what they request, each in its queue, within the context."""
+        return self._as_if([(self.queue_of(state), amount, self.is_non_borrowing(state)) for state, amount in asked])
 
     @contextmanager
-    def with_all(self, asked: Iterable[tuple[PodState, Amount]]) -> Iterator[None]:
-        """Counts as if these pending pods had what they ask for, each in its queue, within the context."""
-        counted = [(self.queue_of(state), amount, self.is_non_borrowing(state)) for state, amount in asked]
-        for queue, amount, non_borrowing in counted:
+    def _as_if(self, used: Sequence[tuple[Branch, Amount, bool]]) -> Iterator[None]:
+        """Queues, what they use besides, and whether it is non-borrowing."""
+        for queue, amount, non_borrowing in used:
             self.tree.use(queue, amount, non_borrowing=non_borrowing)
         try:
             yield
         finally:
-            for queue, amount, non_borrowing in counted:
+            for queue, amount, non_borrowing in used:
                 self.tree.use(queue, NOTHING.minus(amount), non_borrowing=non_borrowing)
 
     def total_of(self, node: str, uuid: str) -> int | None:

@@ -355,12 +355,12 @@ class Reservations(dict[str, Reservation]):
         if plan.consolidates:
             return consolidating.refuses(
                 plan, waiting, going, self._preemption_policy.is_non_borrowing, self._gangs.can_spare
-            ) or self._preemption_policy.quota_exceeded(waiting, [])
+            ) or self._preemption_policy.quota_exceeded(waiting)
         stay = {victim.uid for victim in plan.victims if is_suspension(victim)}
         chosen = {state.uid for state in going}
-        return self._preemption_policy.refuses(
-            waiting, going, stay=stay
-        ) or self._preemption_policy.quota_exceeded_without(waiting, _for_good(plan) & chosen)
+        return self._preemption_policy.refuses(waiting, going, stay=stay) or self._preemption_policy.quota_exceeded(
+            waiting, _for_good(plan) & chosen
+        )
 
     def _over_quota_on(self, plan: Plan, places: Mapping[str, HeldPlace]) -> str:
         """Which quota the beneficiaries would exceed by the GPUs that they are to get."""

@@ -52,7 +52,7 @@ class Precedes(Protocol):
     def refuses(
         self, beneficiaries: Sequence[PodState], victims: Sequence[PodState], *, stay: Collection[str] = ()
     ) -> str: ...
-    def quota_exceeded_without(self, beneficiaries: Sequence[PodState], gone: Iterable[str]) -> str: ...
+    def quota_exceeded(self, beneficiaries: Sequence[PodState], gone: Iterable[str]) -> str: ...
 
 
 class _NodeCandidates(msgspec.Struct):
@@ -410,7 +410,7 @@ class Candidates:
 
     def within_quota(self, victims: Sequence[Candidate], beneficiaries: Sequence[PodState]) -> bool:
         """Whether the beneficiaries are within their queue's quota when the victims are gone."""
-        return not self._preemption_policy.quota_exceeded_without(
+        return not self._preemption_policy.quota_exceeded(
             beneficiaries, (victim.uid for victim in victims if victim.action == "evict")
         )
 

@@ -409,17 +409,23 @@ MUTANTS = [
         name="gangs-by-their-first-member",
         what="a gang is compared with the quota of its first member's queue, by that member's right to borrow",
         file="services/placement/scheduling/fair/fair.py",
-        old="alike.setdefault((self.usage.queue_of(state).name, self.usage.is_non_borrowing(state)), [])",
+        old="alike.setdefault(self.usage.kind_of(state), [])",
         new='alike.setdefault(("", False), [])',
-        tests=("tests/unit/services/placement/scheduling/fair/test_fair.py::" "test_members_of_a_gang_in_several_queues_each_count_in_their_own",),
+        tests=(
+            "tests/unit/services/placement/scheduling/fair/test_fair.py::"
+            "test_members_of_a_gang_in_several_queues_each_count_in_their_own",
+        ),
     ),
     Mutant(
         name="gangs-borrow-by-their-first-member",
         what="whether a gang may borrow depends on which member is the oldest",
         file="services/placement/scheduling/fair/fair.py",
-        old="alike.setdefault((self.usage.queue_of(state).name, self.usage.is_non_borrowing(state)), [])",
+        old="alike.setdefault(self.usage.kind_of(state), [])",
         new="alike.setdefault((self.usage.queue_of(state).name, False), [])",
-        tests=("tests/unit/services/placement/scheduling/fair/test_fair.py::" "test_of_a_gang_only_members_that_are_never_preempted_stay_within_the_guarantee",),
+        tests=(
+            "tests/unit/services/placement/scheduling/fair/test_fair.py::"
+            "test_of_a_gang_only_members_that_are_never_preempted_stay_within_the_guarantee",
+        ),
     ),
     Mutant(
         name="plans-by-their-first-beneficiary",
@@ -427,6 +433,9 @@ MUTANTS = [
         file="shared/queues/preemption_policy.py",
         old="                hit = self._queues.hit(state, NOTHING, amount)\n",
         new="                hit = self._queues.hit(asked[0][0], NOTHING, amount)\n",
-        tests=("tests/unit/shared/queues/test_preemption_policy.py::" "test_beneficiaries_in_several_queues_each_count_in_their_own",),
+        tests=(
+            "tests/unit/shared/queues/test_preemption_policy.py::"
+            "test_beneficiaries_in_several_queues_each_count_in_their_own",
+        ),
     ),
 ]  # fmt: skip

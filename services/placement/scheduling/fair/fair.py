@@ -16,7 +16,7 @@ from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, PolicyError, r
 from shared.contracts.queries import QueueStanding
 from shared.model.grant import ContainerGrant, Grant
 from shared.model.units import WHOLE_GPU_MILLI
-from shared.queues.amounts import NOTHING, Amount, ask_of, gpus_of, room_of, whole_gpus_of
+from shared.queues.amounts import NOTHING, Amount, ask_of, gpus_of, room_of
 from shared.queues.queues import Queues, policy_text
 from shared.queues.tree import UNASSIGNED, Branch, Offer, Tree
 
@@ -87,16 +87,15 @@ class Fair(Queues):
         if self.usage is None or not states:
             return None
         if len(states) == 1:
-            return self._over(states[0], self.usage.queue_of(states[0]), self.ask(states[0]))
+            return self._over(states[0], self.ask(states[0]))
         alike: dict[tuple[str, bool], list[PodState]] = {}
         for state in states:
-            alike.setdefault((self.usage.queue_of(state).name, self.usage.is_non_borrowing(state)), []).append(state)
+            alike.setdefault(self.usage.kind_of(state), []).append(state)
         for some in alike.values():
             needed = need - (len(states) - len(some))
-            if needed > 0:
-                why = self._over(some[0], self.usage.queue_of(some[0]), self.least(some, needed))
-                if why is not None:
-                    return why
+            why = self._over(some[0], self.least(some, needed)) if needed > 0 else None
+            if why is not None:
+                return why
         return None
 
     def quota_exceeded_on(self, state: PodState, containers: Mapping[str, ContainerGrant]) -> Reason | None:
@@ -104,9 +103,7 @@ class Fair(Queues):
         if self.usage is None:
             return None
         grant = Grant(grant_id="", term=0, containers=dict(containers))
-        milli = gpus_of(grant, self.usage.total_of)
-        amount = room_of(state, whole_gpus_of(grant) if milli is None else milli)
-        return self._over(state, self.usage.queue_of(state), amount)
+        return self._over(state, room_of(state, self.usage.milli_of(grant)))
 
     def growth_exceeded(self, state: PodState, held: Grant, wanted: Grant) -> Reason | None:
         """Why the quota of a running pod's queue does not allow it these larger amounts."""
@@ -117,25 +114,21 @@ class Fair(Queues):
         now_milli, then_milli = gpus_of(held, self.usage.total_of), gpus_of(wanted, self.usage.total_of)
         if now_milli is None or then_milli is None or then_milli <= now_milli:
             return None
-        return self._over(state, self.usage.queue_of(state), Amount(gpu_milli=then_milli - now_milli))
+        return self._over(state, Amount(gpu_milli=then_milli - now_milli))
 
     def keeps_off_all(self, state: PodState, nodes: Sequence[str]) -> Reason | None:
         """The same of all these nodes, by the largest of their GPUs; None where they are none."""
         if self.usage is None or not nodes:
             return None
         largest_mib = max((gpu.total_mib for name in nodes for gpu in self.book.nodes[name].gpus), default=0)
-        return self._over(state, self.usage.queue_of(state), ask_of(state, largest_mib))
+        return self._over(state, ask_of(state, largest_mib))
 
     def exceeded(self, states: Iterable[PodState]) -> Reason | None:
         """Of pods whose places are held on the book for an attempt: whether a queue exceeds its quota with them."""
         if self.usage is None:
             return None
         return next(
-            (
-                why
-                for s in states
-                if (why := self._over(s, self.usage.queue_of(s), NOTHING, ask_of(s, self.largest_mib))) is not None
-            ),
+            (why for s in states if (why := self._over(s, NOTHING, self.ask(s))) is not None),
             None,
         )
 
@@ -160,10 +153,10 @@ class Fair(Queues):
         )
         return within
 
-    def _over(self, state: PodState, queue: Branch, extra: Amount, asked: Amount | None = None) -> Reason | None:
+    def _over(self, state: PodState, extra: Amount, asked: Amount | None = None) -> Reason | None:
         if self.tree is None or self.usage is None:
             return None
-        if queue is self.tree.unassigned:
+        if self.usage.queue_of(state) is self.tree.unassigned:
             return unassigned(state, self.tree)
         hit = self.hit(state, extra, asked)
         if hit is None:

@@ -163,8 +163,8 @@ def test_a_limit_counts_victims_of_its_own_queue() -> None:
     beneficiary = fixture.wait("a-1", "a", priority=1)
     assert fixture.preemption_policy.may_preempt(beneficiary, own)
     assert not fixture.preemption_policy.may_preempt(beneficiary, others[0])
-    assert fixture.preemption_policy.quota_exceeded([beneficiary], [own]) == ""
-    assert "queue a" in fixture.preemption_policy.quota_exceeded([beneficiary], [others[0]])
+    assert fixture.preemption_policy.quota_exceeded([beneficiary], [own.uid]) == ""
+    assert "queue a" in fixture.preemption_policy.quota_exceeded([beneficiary], [others[0].uid])
     assert fixture.queues.usage is not None
     assert fixture.queues.usage.gpu_milli(own.uid) == 1000, "asked, and nothing changed"
     assert fixture.queues.tree is not None
@@ -184,7 +184,7 @@ def test_beneficiaries_in_several_queues_each_count_in_their_own() -> None:
     )
     own = fixture.run("a-0", "a")
     assert "team/a-1 would exceed the quota of queue a" in exceeded(both, [])
-    assert exceeded(both, [own]) == ""
+    assert exceeded(both, [own.uid]) == ""
     assert fixture.queues.tree is not None
     assert fixture.queues.tree.queues["p"].used.gpu_milli == 2000, "asked, and nothing changed"
 
