@@ -13,6 +13,7 @@ from services.preemptor.planning.budgets import Budgets, EvictionsLeft
 from services.preemptor.planning.candidate import Bound, Candidate, Last
 from services.preemptor.planning.changed_nodes import ChangedNodes, nodes_of
 from services.preemptor.planning.emptying_cost import EmptyingCost, costs_by_gpu, min_emptying_cost, min_emptying_costs
+from services.preemptor.planning.gang_prices import GangPrices
 from shared.book.book import Book
 from shared.book.demand import Demand
 from shared.book.disruption_cost import budgets_of, price_of, why_not_disruptable
@@ -105,9 +106,7 @@ class Candidates:
 
         `leaving_s`: how long to wait for an orphaned slice.
         """
-        self._gang_prices: dict[tuple[str, str], int | None] = {}
-        """By gang and subgroup, for as long as the book does not change: what it costs if all must end together; None:
-        a member may end alone."""
+        self._gang_prices = GangPrices(book, gangs)
         self._book, self._gangs, self._preemption_policy, self._is_exempt, self._now = (
             book,
             gangs,
@@ -149,7 +148,7 @@ class Candidates:
         Returns whether none is missing: before that a plan may not be the cheapest.
         """
         self._now, self._made = now, 0
-        self._gang_prices.clear()
+        self._gang_prices.begin(now)
         self._note_changed()
         lacking = self._lacking(now)
         for node in lacking[:MAX_NODES_BUILT]:
@@ -201,7 +200,7 @@ class Candidates:
         that leave nothing to anybody else.
         """
         self._now, pods, self.partial = now, self._book.pods, False
-        self._gang_prices.clear()
+        self._gang_prices.begin(now)
         self._note_changed()
         self._looked.clear()
         self._allowed.clear()
@@ -447,7 +446,7 @@ class Candidates:
         return Candidate(
             state.pod.spec.priority,
             price.price_gpu_ms,
-            self._price_with_its_gang(state, price.price_gpu_ms),
+            self._gang_prices.price_gpu_ms(state, price.price_gpu_ms),
             price.gpu_milli,
             Last((meta.creation_timestamp, meta.name)),
             state.uid,
@@ -460,23 +459,6 @@ class Candidates:
             not self._cannot_end(state, budgets=False),
             self._uses_mib(state.uid),
         )
-
-    def _price_with_its_gang(self, state: PodState, alone_gpu_ms: int) -> int:
-        """What must end with a pod costs, itself included: the same for all members of a gang in one subgroup, and
-        there may be thousands."""
-        gang = self._gangs.of(state.uid)
-        if gang is None or state.uid not in gang.placed:
-            return alone_gpu_ms
-        at = (gang.key, gang.leaf(state.uid))
-        if at not in self._gang_prices:
-            ends = self._gangs.must_end_with(state.uid)
-            self._gang_prices[at] = (
-                sum(price_of(self._book.pods[uid], self._book, self._now).price_gpu_ms for uid in ends)
-                if len(ends) > 1
-                else None
-            )
-        together = self._gang_prices[at]
-        return alone_gpu_ms if together is None else together
 
     def _suspends(self, state: PodState) -> tuple[SuspendAction, ...]:
         """Returns the actions that a pod can survive.
