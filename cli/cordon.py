@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class Away(Failure):
-    """Who would do it is not connected, or has not answered in time."""
+    """The service that is to do it is not connected, or did not answer in time."""
 
 
 class Left(msgspec.Struct, frozen=True):
@@ -110,8 +110,9 @@ async def _drain(bus: Bus, order: NodeCordon, timeout_s: float, *, quiet: bool) 
 
 
 async def _coming(bus: Bus, order: NodeCordon) -> list[Left]:
-    """What placement has on the target although its agent has nothing there: pods that are about to start, or to be
-    released, and GPUs whose cordon it has not heard of, so that it may still place pods there."""
+    """Returns what placement's book has on the target although its agent has nothing there: pods that are about to
+    start, or to be released, and GPUs of which placement has not received the cordon, so that it may still place pods
+    there."""
     question = InspectQuery(gpu=order.gpu) if order.gpu else InspectQuery(node=order.node)
     try:
         found = await ask(bus, queries.INSPECT.subject, question, InspectAnswer)
@@ -120,7 +121,7 @@ async def _coming(bus: Bus, order: NodeCordon) -> list[Left]:
     left: dict[tuple[str, str], Left] = {}
     for gpu in (gpu for node in found.nodes for gpu in node.gpus if order.gpu in ("", gpu.uuid)):
         if gpu.state == "healthy":
-            left["", gpu.uuid] = Left("", gpu.uuid, "placement has not heard of the cordon yet")
+            left["", gpu.uuid] = Left("", gpu.uuid, "placement has not received the cordon yet")
         for pod in (pod for pod in gpu.pods if pod.state != "reserved"):
             left[pod.namespace, pod.name] = Left(pod.namespace, pod.name, f"{pod.state} there, by placement's book")
     return list(left.values())

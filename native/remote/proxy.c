@@ -84,8 +84,9 @@ static void set_times(int socket) {
     setsockopt(socket, IPPROTO_TCP, TCP_KEEPINTVL, &interval_s, sizeof interval_s);
     setsockopt(socket, IPPROTO_TCP, TCP_KEEPCNT, &most, sizeof most);
 }
-/* Whether the other node is cut off: its client learns it by an error. One whose server reads nothing for minutes, as while
- * a kernel runs, answers all the same and is waited for; TCP_USER_TIMEOUT would end both. Keepalive sees to idle ones. */
+/* Returns whether the other node is cut off; then the connection ends, and the client gets an error. A node answers also
+ * while its server reads nothing for minutes, as when a kernel runs: it is not cut off, and TCP_USER_TIMEOUT would end its
+ * connection too. Idle connections are ended by keepalive. */
 static int is_cut_off(int socket) {
     struct tcp_info now;
     socklen_t size = sizeof now;

@@ -141,7 +141,7 @@ class Core:
         ]
 
     def held(self) -> list[str]:
-        """The grants whose slices are counted now."""
+        """Returns the ids of grants with slices that are counted now."""
         return list(self._held)
 
     def end(self, grant_id: str, at_s: float) -> list[Record]:

@@ -1,5 +1,5 @@
-"""Ends of grants of which no event has come: the stream was away for longer than events are repeated, or had dropped
-them before they were read. Without this their slices would be counted for ever."""
+"""Finds grants that have ended without an event: the stream was away for longer than events are repeated, or had
+dropped the event before it was read. Without this their slices would be counted for ever."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 
 class MissedEnds:
-    """What placement's book does not have at two looks in a row has ended by the first of them. An end whose event is
-    only late is counted with its own, earlier time when it comes."""
+    """A grant that placement's book lacks at two checks in a row ended before the first of them. If its event is only
+    late, the event's own, earlier time is counted when it arrives."""
 
     def __init__(self) -> None:
         self._first: dict[str, float] = {}

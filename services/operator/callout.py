@@ -1,7 +1,7 @@
 """Identifies a client for a NATS server by its ServiceAccount's token, or says why it is refused. Pure.
 
 A server asks on `$SYS.REQ.USER.AUTH` about each client that no user of its configuration matches. The answer names a
-user token with the permissions of a node's agent (`permissions.agent_of`), of a program of others that hears a
+user token with the permissions of a node's agent (`permissions.agent_of`), of a program of others that receives a
 namespace's events (`tenant_of`), or of one that reads all events (`tool_of`).
 https://docs.nats.io/running-a-nats-service/configuration/securing_nats/auth_callout
 """
@@ -74,7 +74,7 @@ class Review(KubeObject, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Who the client is, or why it is refused."""
+    """The NATS user that the client gets, or why it is refused."""
 
     user: permissions.User | None = None
     refusal: str = ""

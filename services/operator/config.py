@@ -43,9 +43,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """The NATS session of a client that came by token ends after this time at the latest, and its token is checked
     anew."""
     listening_namespaces: tuple[str, ...] = ()
-    """Each ServiceAccount of these namespaces may hear the events of its own one."""
+    """Each ServiceAccount of these namespaces may receive the events of its own namespace."""
     listening_accounts: tuple[str, ...] = ()
-    """ServiceAccounts, as namespace/name, that may hear all events and read those that the stream still has."""
+    """ServiceAccounts, as namespace/name, that may receive all events and read those that the stream still has."""
     reload_after_s: Patience = 90.0
     """How long the kubelet has to bring a renewed certificate into the servers' volume before they are to read it."""
     reload_users_after_s: Patience = 5.0

@@ -37,7 +37,7 @@ PATIENCE_S = 10.0
 """How long an election may take before a call fails; the measured worst case is 5.1 to 7.8 s."""
 RETRY_WAIT_S = 0.1
 LEADERLESS_ASKS = 10
-"""How often a stream's state is asked for while only servers answer that know no leader of it."""
+"""How often a stream's state is asked for while only servers without a leader of it answer."""
 ASK_AGAIN_S = 0.5
 """A read is asked again after this time, and the first answer counts: what was asked while there was no leader is never
 answered."""
@@ -216,8 +216,8 @@ class JetStream:
             return ack.seq
 
     async def stream_info(self, stream: str) -> StreamInfo:
-        """Of a cluster's stream what its leader knows: a server that knows none, such as one that has just begun with
-        an empty store, answers too. Raises Unknown where there is no leader for a while."""
+        """Returns what the stream's leader has. In a cluster a server without a leader answers too, such as one that
+        has just started with an empty store. Raises Unknown if no leader answers for a while."""
         for _ in range(LEADERLESS_ASKS):
             info = await self.call(f"STREAM.INFO.{stream}", None, StreamInfo, again_s=ASK_AGAIN_S)
             if info.cluster is None or info.cluster.leader:

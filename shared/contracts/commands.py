@@ -76,7 +76,7 @@ class TouchPod(Message, tag="touch", tag_field="patch", frozen=True):
     token: str
     """Written to the annotation kerf.dev/touched, or to the condition of that name; another value each time."""
     by_status: bool = False
-    """Written to a condition of the pod's status alone, which webhooks on pods do not see."""
+    """Written to a condition of the pod's status alone, which does not pass through webhooks on pods."""
 
 
 class ReportPending(Message, tag="pending", tag_field="patch", frozen=True):

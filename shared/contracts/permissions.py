@@ -265,7 +265,7 @@ def tenant_of(namespace: str) -> User:
 
 
 def tool_of(namespace: str, account: str) -> User:
-    """A user for a program that hears all events, and reads those that the stream still has."""
+    """Returns the user of a program that receives all events, and reads those that the stream still has."""
     of, events = f"tool.{s.token(namespace)}.{s.token(account)}", s.STREAM_EVENTS
     return User(
         name=of,

@@ -146,7 +146,7 @@ class GrantAnswer(Message, frozen=True):
 
 
 class EndedGrantsQuery(Message, frozen=True):
-    """Sent by metrics, which counts slices until it has heard of their grant's end, and may have missed one."""
+    """Sent by metrics, which counts slices until the event of their grant's end, and may have missed it."""
 
     grant_ids: tuple[str, ...]
     """At most a few thousand: a message holds 1 MiB."""
