@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from services.placement import messages as m
 from services.placement.engine.engine import Engine, Place
@@ -55,7 +55,7 @@ class Scheduler:
         stopwatch: Callable[[], float],
     ) -> None:
         self._book, self._engine, self._fair, self._gangs, self._queue = book, engine, fair, gangs, queue
-        self._requests, self._unplaced, self._late_claims, self._stats = requests, unplaced, late_claims, stats
+        self._requests, self._unplaced, self.late_claims, self._stats = requests, unplaced, late_claims, stats
         self._remote, self._stopwatch, self._backfill = remote, stopwatch, backfill
         self._turns = TurnPolicy(fair, gangs)
         self.decide_us: deque[float] = deque(maxlen=_TIMINGS_KEPT)
@@ -157,7 +157,7 @@ class Scheduler:
         self._queue.remove(uid, forget=True)
         self._engine.forget(uid)
         self._unplaced.forget(uid)
-        self._late_claims.forget(uid)
+        self.late_claims.forget(uid)
         self.first_seen.pop(uid, None)
         state = self._book.pods.get(uid)
         if state is not None:
@@ -237,7 +237,7 @@ class Scheduler:
         if place is None:
             self._no_place(state, now, alone=not self._engine.is_plain(state))
             return None, []
-        late = self.select_late([(state.uid, place.node)], now)
+        late = self.late_claims.order([(state.uid, place.node)], now)
         if late is not None:
             # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
             self._queue.add(state, self._group_key(state), plain=False)
@@ -277,7 +277,7 @@ class Scheduler:
         if tried.misfit is not None:
             self._gang_waits(gang, group, now, tried.misfit)
             return tried, []
-        late = self.select_late([(one.state.uid, one.place.node) for one in tried.placed], now)
+        late = self.late_claims.order([(one.state.uid, one.place.node) for one in tried.placed], now)
         if late is not None:
             transaction.roll_back()
             self._queue.pause_for(uid, now, _CLAIMS_PAUSE_S)
@@ -287,17 +287,6 @@ class Scheduler:
             if member in chosen:
                 self._queue.remove(member)
         return tried, []
-
-    def has_late(self, places: Iterable[tuple[str, str]]) -> bool:
-        """Whether one of these pods has volumes that are bound to its node before it may be."""
-        return any(self._late_claims.of(self._book.pods[uid], node) for uid, node in places)
-
-    def select_late(self, places: Iterable[tuple[str, str]], now: float) -> list[m.Command] | None:
-        """Orders volumes of these pods that bind late to their nodes; None: there are none, or all are bound."""
-        late = [(uid, c) for uid, node in places if (c := self._late_claims.of(self._book.pods[uid], node))]
-        if not late:
-            return None
-        return [order for uid, claims in late for order in self._late_claims.select(uid, claims, now)]
 
     def gang_refused(self, gang: GangState, placed: list[Placed], why: str, now: float) -> None:
         """Queues the members again: they got places that cannot be committed."""

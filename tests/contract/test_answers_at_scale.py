@@ -15,6 +15,7 @@ import msgspec
 import pytest
 
 from cli.ask import ask
+from services.metrics.service import GRANTS_ASKED_ABOUT
 from services.metrics.usage import Began, UsageBook
 from services.placement import messages as m
 from services.placement.config import Config
@@ -58,7 +59,7 @@ LARGEST: dict[str, dict[str, Any]] = {
     "status": {"waiting": 10},
     "usage": {"by": "pod"},
     "trace": {"uid": "uid-traced"},
-    "ended-grants": {"grant_ids": tuple(f"grant-{number}" for number in range(1000))},
+    "ended-grants": {"grant_ids": tuple(f"grant-{number}" for number in range(GRANTS_ASKED_ABOUT))},
     "grant": {"uid": "uid-" + "-".join(pod_name(0)), "node": node_name(0)},
 }
 

@@ -101,7 +101,7 @@ class Preemption:
                 out += self._resume(found, term, now)
                 continue
             places, release = [(b.uid, b.node) for b in plan.beneficiaries], partial(self.reservations.release, found)
-            late = self._scheduler.select_late(places, now)
+            late = self._scheduler.late_claims.order(places, now)
             if late is not None:
                 out += late
                 continue  # what is reserved is kept until their volumes are bound

@@ -98,12 +98,12 @@ class Committer:
     def take(self, places: Sequence[tuple[str, str]], now: float, release: Callable[[str], None]) -> bool:
         """Gives these pods, by uid, the places on these nodes that are reserved for them, by ordinary decisions.
         Returns False if one of them no longer fits there, or has volumes that have yet to be bound to that node
-        (`Scheduler.select_late`); then none has a place.
+        (`LateClaims.order`); then none has a place.
 
         `release` releases what is reserved for a pod. It is called just before that pod is decided: it may get another
         GPU than the reserved one, and what is reserved for the others must not become that.
         """
-        if self._scheduler.has_late(places):
+        if self._scheduler.late_claims.are_left(places):
             return False
         placed: list[Placed] = []
         gang, transaction = self._gangs.of(places[0][0]), Transaction(self._book)

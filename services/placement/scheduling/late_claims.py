@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from services.placement import messages as m
 from shared.book.book import Book
 from shared.book.states import PodState
@@ -32,6 +34,15 @@ class LateClaims:
         return tuple(
             SelectNode(namespace=namespace, claim=name, node=node, volume=volume) for name, volume in chosen.items()
         )
+
+    def are_left(self, places: Iterable[tuple[str, str]]) -> bool:
+        """Whether one of these pods, by uid, has claims that need its node before it can be bound there."""
+        return any(self.of(self._book.pods[uid], node) for uid, node in places)
+
+    def order(self, places: Iterable[tuple[str, str]], now: float) -> list[m.Command] | None:
+        """Orders such claims of pods, by uid, to their nodes; None: there are none, or all are bound."""
+        late = [(uid, claims) for uid, node in places if (claims := self.of(self._book.pods[uid], node))]
+        return [order for uid, claims in late for order in self.select(uid, claims, now)] if late else None
 
     def select(self, uid: str, claims: tuple[SelectNode, ...], now: float) -> list[m.Command]:
         """Orders what `of` found, the same no more often than every REPEAT_S."""

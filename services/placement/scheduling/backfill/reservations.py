@@ -24,10 +24,11 @@ from services.placement.config import Config
 from services.placement.engine.engine import Engine
 from services.placement.scheduling.backfill.choosing import choose, lift
 from services.placement.scheduling.backfill.ends import end_of
+from services.placement.scheduling.equivalence_group import Entry
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
 from services.placement.scheduling.grants import TrialGrants
-from services.placement.scheduling.queue import Entry, Queue
+from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.trial import Trial
 from shared.book.book import Book
 from shared.book.gangs import Gangs

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.placement.scheduling.queue import Entry, EquivalenceGroup, Queue
+from services.placement.scheduling.equivalence_group import Entry, EquivalenceGroup
+from services.placement.scheduling.queue import Queue
 from shared.book.states import pod_state
 from tests.support import build
 from tests.support.harness.placement import Placement
