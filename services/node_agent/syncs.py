@@ -74,6 +74,8 @@ class Syncs:
         if known is not None and resizes.refusal(self._store, received, self._node, gpus):
             received = resizes.as_it_was(known, received)
         order = suspensions.apply_order(self._store, received, self._node, gpus)
+        if not self._store.is_running(received.grant.grant_id):
+            resizes.next_task(self._store, received.grant.grant_id, received.shrink)  # a promise, before it starts
         return () if order.task is None else (order.task,)
 
     def answer(self, sync: NodeSync) -> m.Answer:

@@ -4,6 +4,7 @@ One GPU of two units. A pod has one of them or both, and another pod takes what 
 how much the pod shall have. A leader orders a smaller amount from the node first and then has the annotation written;
 a larger one it books, logs, has written, and tells the node last. A leader may crash at any point, with or without its
 log; what it has requested from the API server may happen at any later time, and so may what it has sent to the node.
+The node may lose its checkpoint with its containers: it starts them again by what the leader tells it then.
 
 Each rule can be switched off, which must lead to a bad state: that shows that the rule is needed.
 """
@@ -34,6 +35,7 @@ RULES = (
     "feared-logged",
     "void-when-moved",
     "withdrawn",
+    "synced-with-less",
 )
 
 
@@ -71,6 +73,10 @@ class State(NamedTuple):
     crashes: int = 1
     losses: int = 1
     """How many of the crashes may take the log with them."""
+    wipes: int = 0
+    """How often the node may lose its checkpoint."""
+    blank: bool = False
+    """It has lost it, and has not been synced since: nothing runs there."""
 
 
 def steps(s: State, off: str = "") -> Iterator[tuple[str, State]]:
@@ -107,6 +113,11 @@ def _api_server(s: State, off: str) -> Iterator[tuple[str, State]]:
 
 
 def _node(s: State, off: str) -> Iterator[tuple[str, State]]:
+    if s.wipes and not s.blank:
+        yield "the node loses its checkpoint", s._replace(wipes=s.wipes - 1, blank=True, node=0, used=0)
+    if s.blank:
+        yield "the node is synced", _synced(s, off)
+        return  # without a sync it knows no grant
     for order in s.orders:
         kind, amount, amendment = order
         after = s._replace(orders=s.orders - {order})
@@ -166,6 +177,20 @@ def _leader(s: State, off: str) -> Iterator[tuple[str, State]]:
             yield "the promise is withdrawn", s._replace(patches=s.patches | {same})
 
 
+def _synced(s: State, off: str) -> State:
+    """The node learns what the leader has seen of the pod, and what it is to have less of. Orders and promises of
+    before do not count any more."""
+    wanted, granted, amendment, _ = s.seen
+    less = wanted < granted and off != "synced-with-less"
+    return s._replace(
+        blank=False,
+        node=wanted if less else granted,
+        node_amendment=amendment,
+        orders=frozenset(),
+        promises=frozenset({(wanted, amendment)}) if less else frozenset(),
+    )
+
+
 def _taken_over(s: State, off: str, *, lost: bool) -> State:
     """The new leader has a fresh list, the log unless it is lost, and what it is told by the node: a sync."""
     log: frozenset[int] = frozenset() if lost else s.log
@@ -196,6 +221,8 @@ def stuck(s: State, off: str) -> bool:
     """Nothing but the user, the program and the other pod can go on, and the slice is not what is wanted."""
     done = s.granted == s.wanted and s.node == s.granted and s.book == s.granted
     waits = s.wanted > s.granted == s.node and s.heir
+    if s.blank:
+        return False  # it is synced next
     if done or waits:
         return False
     return all(name in USER for name, after in steps(s._replace(crashes=0), off) if after != s)

@@ -73,7 +73,7 @@ class HostMemory:
 
     def tick(self, open_checkpoints: Collection[str], term: int, now: float) -> list[m.Command]:
         """Asks nodes until they have all on the GPU again, and moves pods with an order that may still be
-        written. Of a pod that is paused meanwhile the answer to the pause tells it.
+        written: also of pods that are paused meanwhile, which a new leader tells by its sync alone.
 
         `open_checkpoints`: grants that open plans checkpoint.
         """
@@ -85,7 +85,7 @@ class HostMemory:
         for grant_id in sorted(book.parked):
             held = book.grants[grant_id]
             state = book.pods.get(held.uid)
-            if state is None or state.suspension is not None or held.phase != "bound":
+            if state is None or held.phase != "bound":
                 continue
             if now - self._asked_at.get(grant_id, -ASK_AGAIN_S) < ASK_AGAIN_S:
                 continue

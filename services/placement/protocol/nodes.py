@@ -48,6 +48,8 @@ class Nodes:
         that is bound, started and lost between a sync and its touch would be unknown to all (tests/model shows it)."""
         self.takes_turns: Callable[[PodState], bool] = lambda _: False
         """Whether a pod does, by its annotation or its queue."""
+        self.before_sync: Callable[[str], None] = lambda _: None
+        """Told the name of a node that is about to be synced."""
         self._eras: dict[str, Era] = {}
         self._problems = GpuProblems(book)
         self._synced: dict[str, int] = {}
@@ -145,6 +147,7 @@ class Nodes:
             # While a node's object is gone its grants are freed; what its agent says meanwhile does not hold
             # afterwards.
             return []
+        self.before_sync(node)
         self._sync_sent[node] = now
         number = self._next_number()
         self.first_number.setdefault(node, number)

@@ -8,7 +8,8 @@ node's limit is at most the annotated grant, and that is at most what the book c
   which waits until the memory is there. What was booked ends by evidence alone: the pod is seen at another version.
 - *Shrinking.* The node promises to use no more than the smaller amounts, unless the program has more already; then the
   grant is amended; then the book counts less. A promise ends only with the next amendment, also when it is not wanted
-  any more. So an order of an earlier leader that comes late is still true.
+  any more. So an order of an earlier leader that comes late is still true. A node that has lost its checkpoint has
+  forgotten its promises: each sync asks for them again, before a container starts there.
 
 A new leader takes over the growths in the log. Without a complete log it counts, as a growth that is under way, every
 growth that the pods' annotations lead to, writes those into the log before it is ready, and touches the pods whose
@@ -111,6 +112,7 @@ class Resizer:
         self._autoscales: dict[str, str] = {}
         """By uid: the text of `kerf.dev/autoscale` that was looked at last."""
         self._status: dict[str, ResizeExplanation] = {}
+        nodes.before_sync = self._ask_for_less
 
     # --- a new leader -----------------------------------------------------------------------------------------
 
@@ -242,7 +244,7 @@ class Resizer:
 
     def inventory_coming(self, inventory: Inventory) -> None:
         """Called before the book takes an inventory in. An agent that has lost its checkpoint has forgotten what it
-        promised; its slices have all that is granted."""
+        promised, and is asked again by the sync that follows."""
         node = self._book.nodes.get(inventory.node)
         if node is None or node.inventory is None or node.inventory.checkpoint_id == inventory.checkpoint_id:
             return
@@ -250,6 +252,21 @@ class Resizer:
             if self._promised.pop(held.uid, None) is not None or held.shrink is not None:
                 held.shrink = None
                 self._unsettled[held.uid] = float("-inf")
+
+    def _ask_for_less(self, node: str) -> None:
+        """Has a sync ask for the smaller amounts that the pods of its node want. An amendment to them may be on its way
+        by a promise that the node has lost with its checkpoint: no container may start there with more."""
+        for held in self._book.nodes[node].grants.values():
+            state = self._book.pods.get(held.uid)
+            if state is None or not self._text(state) or self._held(state) is not held:
+                continue
+            if held.client or held.parked or (state.suspension, held.suspension) != (None, None):
+                continue  # nothing was amended at this version
+            try:
+                smaller = amended(held.given, lower(self._wanted(held.uid, held.given, self._text(state)), held.given))
+            except ResizeError:
+                continue  # nor was it to what cannot be read
+            held.shrink = None if smaller is held.given else smaller
 
     def synced(self, answer: NodeSyncAnswer, now: float) -> None:
         """Handles what a node has done, and promised, under earlier leaders."""
@@ -268,7 +285,9 @@ class Resizer:
             held = self._held_on(grant_id, answer.node)
             if held is not None:
                 self._promise(held, promised)
-                self._unsettled.setdefault(held.uid, float("-inf"))
+        for held in self._book.nodes[answer.node].grants.values():
+            if held.shrink is not None or held.uid in self._promised:
+                self._unsettled[held.uid] = float("-inf")
 
     def _recover(self, state: PodState, held: GrantState, now: float) -> None:
         """Books what the slices of a pod have by an amendment that was lost, and amends its grant to that."""
@@ -310,7 +329,8 @@ class Resizer:
                 self._leave(state)
                 continue
             self._unsettled[uid] = now
-            if held.shrink is not None and now >= self._refused.get(uid, (now, 0.0))[0]:
+            is_due = now >= self._refused.get(uid, (now, 0.0))[0]
+            if held.shrink is not None and is_due and not self._limits.obstacle(state, held):
                 out += self._nodes.granted(held, now)
             out += self._settle(state, now)
         return out

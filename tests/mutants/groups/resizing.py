@@ -33,6 +33,22 @@ MUTANTS = [
         tests=(_TESTS + "test_a_new_leader_without_the_log_counts_what_may_be_written_and_logs_it_before_it_is_ready",),
     ),
     Mutant(
+        name="sync-does-not-ask-for-less",
+        what="a sync does not say that a pod is to use less, of which an amendment may be on its way",
+        file=_RESIZER,
+        old="            held.shrink = None if smaller is held.given else smaller\n",
+        new="            held.shrink = None\n",
+        tests=(_TESTS + "test_no_container_starts_with_more_than_what_an_amendment_on_its_way_leaves",),
+    ),
+    Mutant(
+        name="sync-promises-nothing",
+        what="a node without a checkpoint starts a pod with more than what an amendment on its way leaves it",
+        file="services/node_agent/syncs.py",
+        old="        if not self._store.is_running(received.grant.grant_id):\n",
+        new="        if False:\n",
+        tests=(_AGENT + "test_a_sync_has_a_pod_promise_less_before_its_container_starts",),
+    ),
+    Mutant(
         name="late-promise-of-a-lost-checkpoint",
         what="a promise that an agent made before it lost its checkpoint is believed when it comes late",
         file=_RESIZER,

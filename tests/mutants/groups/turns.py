@@ -248,6 +248,14 @@ MUTANTS: tuple[Mutant, ...] = (
         tests=(_TESTS + "test_host_memory_of_a_pod_that_is_back_is_free_though_the_pod_is_paused_again",),
     ),
     Mutant(
+        name="host-memory-of-a-paused-pod-is-not-asked-for",
+        what="a node is not asked again for the host memory of a pod that is paused by now",
+        file=_HOST,
+        old='            if state is None or held.phase != "bound":\n',
+        new='            if state is None or state.suspension is not None or held.phase != "bound":\n',
+        tests=(_TESTS + "test_host_memory_of_a_pod_that_is_back_is_free_though_the_pod_is_paused_again",),
+    ),
+    Mutant(
         name="host-free-by-an-earlier-answer",
         what="an answer to an earlier order frees host memory",
         file=_HOST,

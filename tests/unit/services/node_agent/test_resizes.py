@@ -276,3 +276,21 @@ def test_slices_that_could_not_be_restored_are_restored_later() -> None:
     answered = said(core.handle(m.ResizeDone(asked.request, asked.task, "it has 400 MiB", is_partial=True), 0.0))
     assert (answered.shrunk, answered.not_resized) == (None, "it has 400 MiB")
     assert mib(task_of(core.handle(m.Tick(), 1.0)).task.after) == 500
+
+
+def test_a_sync_has_a_pod_promise_less_before_its_container_starts() -> None:
+    """An agent without a checkpoint: an amendment to less may be on its way by an earlier promise."""
+    core = slices()
+    told = answer(core.handle(sync(shrinking("a", 100)), 0.0))
+    assert isinstance(told, NodeSyncAnswer)
+    assert [mib(promise) for promise in told.shrunk.values()] == [100]
+    (order,) = [order for order in core.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
+    assert [gpu.memory_mib for gpu in order.share.gpus] == [100]
+
+
+def test_slices_that_run_promise_nothing_by_a_sync() -> None:
+    core = slices("a")
+    told = answer(core.handle(sync(shrinking("a", 100)), 0.0))
+    assert isinstance(told, NodeSyncAnswer)
+    assert not told.shrunk
+    assert mib(does(core, shrinking("a", 100)).shrunk) == 100

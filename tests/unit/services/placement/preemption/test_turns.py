@@ -514,8 +514,10 @@ def test_an_answer_to_an_earlier_order_frees_no_host_memory() -> None:
     assert site.free_host() == 2
 
 
-def test_host_memory_of_a_pod_that_is_back_is_free_though_the_pod_is_paused_again() -> None:
-    """Its node told that all is on the GPU when the pod was to stand still already."""
+@pytest.mark.parametrize("by_a_new_leader", [False, True])
+def test_host_memory_of_a_pod_that_is_back_is_free_though_the_pod_is_paused_again(by_a_new_leader: bool) -> None:
+    """Its node told that all is on the GPU when the pod was to stand still already; a new leader's sync was answered
+    before."""
     site = Site(gpus=1, park=1, memory=f"{GPU_MIB // 2}Mi")
     site.run("long")
     site.wait(3_600)
@@ -531,6 +533,8 @@ def test_host_memory_of_a_pod_that_is_back_is_free_though_the_pod_is_paused_agai
     site.create("newer")
     assert site.propose(site.plan(("long",), ("newer",), action="pause", plan_id="next")).ok
     site.write()
+    if by_a_new_leader:
+        site.new_leader()
     assert site.free_host() == 0, "the node has not answered"
     site.settle(7)
     assert site.state("long").suspension is not None

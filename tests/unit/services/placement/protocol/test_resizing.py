@@ -15,7 +15,7 @@ from services.placement.protocol.nodes import RESEND_S
 from shared.contracts.commands import AmendGrant, AnnounceEvent, TouchPod
 from shared.contracts.facts import Put
 from shared.contracts.log import DecisionBatch, ReadyRecord
-from shared.contracts.node_commands import Accepted, NodeSyncAnswer
+from shared.contracts.node_commands import Accepted, NodeSync, NodeSyncAnswer
 from shared.model import names
 from shared.model.grant import ContainerGrant, Grant, decode_grant, encode_grant
 from shared.model.kube_object import Meta
@@ -42,6 +42,8 @@ class World:
         """Whether slices take their time to be resized: until `late`."""
         self.loses_grants = False
         """Whether orders about grants do not reach the node."""
+        self.promises_by_sync = True
+        """Whether it reads of a sync what it is to use less of: an agent of the version before does not."""
         self._under_way: list[a.ResizeSlices] = []
         self.placement = Placement(respond=self._respond, **{"resize_beyond_request": True} | config)
         self.placement.facts(build.node("n"))
@@ -59,7 +61,7 @@ class World:
     def _respond(self, command: m.Command, answers: Respond) -> list[m.Input]:
         match command:
             case m.SendSync():
-                (body,) = self._asked(a.SyncReceived(command.sync))
+                (body,) = self._asked(a.SyncReceived(self._as_read(command.sync)))
                 assert isinstance(body, NodeSyncAnswer)
                 return [m.SyncAnswered(body)]
             case m.SendGrant() if self.loses_grants:
@@ -69,6 +71,22 @@ class World:
             case m.SendRelease():
                 return []
         return answers(command)
+
+    def _as_read(self, sync: NodeSync) -> NodeSync:
+        if self.promises_by_sync:
+            return sync
+        grants = tuple(msgspec.structs.replace(grant, shrink=None) for grant in sync.grants)
+        return msgspec.structs.replace(sync, grants=grants)
+
+    def lose_checkpoint(self) -> list[m.Command]:
+        """All containers end with it, and start again."""
+        self.agent = Agent("n", Checkpoint(node="n", checkpoint_id="another"))
+        self.inventory = msgspec.structs.replace(self.inventory, checkpoint_id="another")
+        self.agent.handle(a.InventorySeen(self.inventory), 0.0)
+        said = self.placement.send(m.InventorySeen(self.inventory))
+        for name in self.pods:
+            assert self.agent.handle(a.StartRequested(f"uid-team-{name}", "c"), 0.0)
+        return said
 
     def _asked(self, event: a.Input) -> list[Any]:
         orders = self.agent.handle(event, 0.0)
@@ -472,11 +490,8 @@ def test_a_promise_ends_with_the_checkpoint_of_its_node() -> None:
     """Its containers have ended, and start again with all that is granted."""
     world = World("p")
     assert amendments(world.annotate("p", resize="memory=4Gi"))
-    world.agent = Agent("n", Checkpoint(node="n", checkpoint_id="another"))
-    world.inventory = msgspec.structs.replace(world.inventory, checkpoint_id="another")
-    world.agent.handle(a.InventorySeen(world.inventory), 0.0)
-    said = world.placement.send(m.InventorySeen(world.inventory))
-    world.agent.handle(a.StartRequested("uid-team-p", "c"), 0.0)
+    world.promises_by_sync = False
+    said = world.lose_checkpoint()
     world.used_mib["p"] = 10_000
     assert not amendments(said + world.wait(10))
     assert world.all_mib("p") == (16384, 16384, 16384)
@@ -486,17 +501,47 @@ def test_a_promise_ends_with_the_checkpoint_of_its_node() -> None:
     assert world.all_mib("p") == (4096, 4096, 4096)
 
 
+@pytest.mark.parametrize("another_leader", [False, True])
+def test_no_container_starts_with_more_than_what_an_amendment_on_its_way_leaves(another_leader: bool) -> None:
+    """It was ordered by a promise that was lost with the node's checkpoint."""
+    world = World("p", "other")
+    (order,) = amendments(world.annotate("p", resize="memory=4Gi"))
+    if another_leader:
+        world.succeeded(complete=True)
+    world.lose_checkpoint()
+    assert (world.node_mib("p"), world.node_mib("other")) == (4096, 16384)
+    assert world.write(order)
+    assert world.all_mib("p") == (4096, 4096, 4096)
+
+
+@pytest.mark.parametrize("note", ["suspended", "resize"])
+def test_a_sync_asks_for_less_only_where_that_can_be_amended(note: str) -> None:
+    world = World("p")
+    world.annotate("p", **{"resize": "memory=4Gi"} | {note: '{"action":"pause","plan_id":"plan"}'})
+    (sync,) = only(world.lose_checkpoint(), m.SendSync)
+    assert [grant.shrink for grant in sync.sync.grants] == [None]
+
+
+def test_slices_that_run_are_asked_for_less_after_a_sync() -> None:
+    """By an order of its own: what their programs have is looked at first, and a sync waits for nothing."""
+    world = World("p")
+    world.loses_grants = True
+    world.annotate("p", resize="memory=4Gi")
+    world.succeeded(complete=True)
+    assert world.node_mib("p") == 16384
+    world.loses_grants = False
+    assert amendments(world.wait(1))
+    assert world.node_mib("p") == 4096
+
+
 def test_a_promise_from_before_the_checkpoint_was_lost_is_not_believed_when_it_comes_late() -> None:
     world = World("p")
     world.loses_grants = True
     world.annotate("p", resize="memory=4Gi")
     order = only(world.placement.commands, m.SendGrant)[-1].grant
     assert order.shrink is not None
-    world.agent = Agent("n", Checkpoint(node="n", checkpoint_id="another"))
-    world.inventory = msgspec.structs.replace(world.inventory, checkpoint_id="another")
-    world.agent.handle(a.InventorySeen(world.inventory), 0.0)
-    world.placement.send(m.InventorySeen(world.inventory))
-    world.agent.handle(a.StartRequested("uid-team-p", "c"), 0.0)
+    world.promises_by_sync = False
+    world.lose_checkpoint()
     said = m.GrantAcknowledged(
         "n", order.grant.grant_id, ok=True, reason="", amendment=0, shrunk=order.shrink, number=order.number
     )
