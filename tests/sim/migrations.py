@@ -63,11 +63,12 @@ class Migrations:
         self.happened: Counter[str] = Counter()
 
     def pod(self, pod: dict[str, Any]) -> dict[str, Any]:
-        """Makes many pods small, and spreads them, so that larger ones do not fit though there is room."""
+        """Makes many pods small, members of gangs always, and spreads them, so that larger ones do not fit though there
+        is room."""
         meta = pod["metadata"]
-        if not self.drawn or meta["annotations"].get(names.ANNOTATION_GANG):
+        if not self.drawn:
             return pod
-        small = self.rng.random() < 0.6
+        small = bool(meta["annotations"].get(names.ANNOTATION_GANG)) or self.rng.random() < 0.6
         ask = SMALL if small else {names.RESOURCE_GPU: self.rng.choice(("1", "1", "2"))}
         notes = {**meta["annotations"], **({names.ANNOTATION_POLICY: "spread"} if small else {})}
         (container,) = pod["spec"]["containers"]
