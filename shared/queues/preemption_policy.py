@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from shared.book.gangs import Gangs
-from shared.book.states import PodState
+from shared.book.states import GrantState, PodState
 from shared.model.grant import Grant
 from shared.model.life import NOT_PREEMPTIBLE
 from shared.queues.amounts import NOTHING, Amount, room_of
@@ -134,6 +134,18 @@ class PreemptionPolicy:
         if usage is None:
             return ""
         return self._exceeded(usage, [(state, room_of(state, usage.milli_of(grant))) for state, grant in placed], gone)
+
+    def quota_exceeded_by_resuming(self, suspended: Sequence[tuple[PodState, GrantState]]) -> str:
+        """Returns the same for suspended pods that would have all of their grants again. What a pod gives up does not
+        count while it is suspended, and others of its queue may have begun meanwhile."""
+        usage = self._queues.usage
+        if usage is None:
+            return ""
+        asked = [
+            (state, Amount(gpu_milli=usage.milli_of(held.given) - usage.milli_of(held.grant)))
+            for state, held in suspended
+        ]
+        return self._exceeded(usage, asked, ())
 
     def _exceeded(self, usage: Usage, asked: Sequence[tuple[PodState, Amount]], gone: Iterable[str]) -> str:
         """Each pod by its own queue, and by whether it may borrow: a gang's members may differ in both."""

@@ -67,10 +67,11 @@ def preemption_cancelled(plan: Plan, reason: str, book: Book) -> list[m.Command]
     return [m.SendPatches(tuple(events))] if events else []
 
 
-def suspension_text(state: PodState, given_up: Suspension | None, *, returns: bool) -> str:
+def suspension_text(state: PodState, given_up: Suspension | None, *, returns: bool, quota: str = "") -> str:
     """Describes what a pod has given up for a while, or is to give up; empty if nothing.
 
     `given_up`: what its node has confirmed. `returns`: the pod is resuming.
+    `quota`: which one it would exceed.
     """
     wanted = state.suspension or given_up
     if wanted is None:
@@ -78,7 +79,8 @@ def suspension_text(state: PodState, given_up: Suspension | None, *, returns: bo
     if returns or state.suspension is None:
         return f"it takes back what it gave up ({wanted.action}, plan {wanted.plan_id})"
     has = "has given up" if given_up == state.suspension else "is to give up"
-    return f"it {has} {_what(wanted)} for plan {wanted.plan_id}, and gets it back automatically when there is capacity"
+    when = "when there is capacity" + (f" and its queue's quota allows it: {quota}" if quota else "")
+    return f"it {has} {_what(wanted)} for plan {wanted.plan_id}, and gets it back automatically {when}"
 
 
 def _what(suspension: Suspension) -> str:

@@ -237,7 +237,12 @@ class Preemption:
         """Describes what a pod has given up for a while; empty if nothing."""
         state, book = self._book.pods[uid], self._book
         held = book.grants.get(state.grant_id)
-        return suspension_text(state, None if held is None else held.suspension, returns=self._suspender.returns(state))
+        return suspension_text(
+            state,
+            None if held is None else held.suspension,
+            returns=self._suspender.returns(state),
+            quota=self._suspender.quota_exceeded((state,)),
+        )
 
     def tick(self, term: int, now: float) -> list[m.Command]:
         """Repeats suspension orders until they are confirmed, and resumes pods whose plan is over."""

@@ -287,7 +287,7 @@ class Suspender:
                 due = [s for s in unit if now - self._resuming.get(s.uid, -REPEAT_S) >= REPEAT_S]
                 orders += [order for state in due for order in self._resume_again(state, now)]
             elif self._may_resume(unit, now):
-                orders += self._resume_unit(unit, self._places(unit) or {}, now)
+                orders += self._resume_unit(unit, self._free_places(unit) or {}, now)
         return [
             *self._touch_again(term, now),
             *self._order_doubted(now),
@@ -317,7 +317,7 @@ class Suspender:
         unix_s = self._clock.at(now)
         orders: list[SuspendPod] = []
         for unit in self._resumable:
-            places = None if any(state.uid in self._resuming for state in unit) else self._places(unit)
+            places = None if any(state.uid in self._resuming for state in unit) else self._free_places(unit)
             if places is not None and self._order.comes_before(unit, waiter, unix_s):
                 orders += self._resume_unit(unit, places, now)
         return [m.SendPatches(tuple(orders))] if orders else []
@@ -331,6 +331,11 @@ class Suspender:
     def can_resume(self, state: PodState) -> bool:
         """Whether what the pod has given up is known: its node has confirmed it to this leader."""
         return state.uid not in self._unmoved and state.uid not in self._resuming and self.is_confirmed(state.grant_id)
+
+    def quota_exceeded(self, unit: Sequence[PodState]) -> str:
+        """Returns which quota these suspended pods would exceed if they resumed now; empty if none."""
+        held = [(state, self._book.grants[state.grant_id]) for state in unit if state.grant_id in self._book.grants]
+        return self._preemption_policy.quota_exceeded_by_resuming(held)
 
     def _over(self, now: float) -> list[Unit]:
         """Returns the pods that are suspended for no open plan and resume by none; those together that resume
@@ -389,7 +394,11 @@ class Suspender:
         return now - max(since) >= FREE_FOR_S
 
     def _has_room(self, unit: Unit) -> bool:
-        return self._places(unit) is not None
+        return self._free_places(unit) is not None
+
+    def _free_places(self, unit: Unit) -> Places | None:
+        """As `_places`, within the quotas of their queues. A plan has compared its beneficiaries with them."""
+        return None if self.quota_exceeded(unit) else self._places(unit)
 
     def _places(self, unit: Unit) -> Places | None:
         """Returns where those of these pods resume that have to move; None if not all of them have room."""

@@ -110,6 +110,17 @@ MUTANTS = [
         tests=(_QUEUES + "test_a_limit_is_never_exceeded_and_is_reported",),
     ),
     Mutant(
+        name="suspended-pods-resume-beyond-the-limit",
+        what="suspended pods resume whatever the limit of their queue",
+        file="services/placement/protocol/suspension.py",
+        old="return None if self.quota_exceeded(unit) else self._places(unit)",
+        new="return self._places(unit)",
+        tests=(
+            "tests/unit/services/placement/protocol/test_suspension.py::"
+            "test_a_suspended_pod_resumes_within_the_limit_of_its_queue",
+        ),
+    ),
+    Mutant(
         name="limit-not-to-the-very-gpu",
         what="a queue's limit is not checked for the GPU that was found",
         file="services/placement/scheduler.py",

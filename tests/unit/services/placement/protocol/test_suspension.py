@@ -21,6 +21,7 @@ from shared.model.suspension import Suspension, decode_suspension, encode_suspen
 from tests.support import build
 from tests.support.harness.placement import Placement, only
 from tests.support.harness.proposals import Proposals
+from tests.support.harness.turns import Site
 from tests.support.whatif import why
 
 GPU_MIB = 81_920
@@ -442,6 +443,48 @@ def test_the_reason_of_a_reclaiming_suspension_names_the_queue() -> None:
     answer, commands = gpu.propose(gpu.plan())
     assert answer.ok, answer.reason
     assert suspends(commands)[0].reason.startswith("paused for team/high, whose queue reclaims its share; it resumes")
+
+
+def test_a_suspended_pod_resumes_within_the_limit_of_its_queue() -> None:
+    """What it gave up does not count while it is suspended, and its queue may have less by then."""
+    gpu = SharedGpu()
+    gpu.placement.facts(build.queues("queues: [{name: team, limit: {gpus: 2}}]"))
+    _, commands = gpu.propose(gpu.plan())
+    (order,) = suspends(commands)
+    gpu.annotate(order.suspension)
+    gpu.answer(decode_suspension(order.suspension))
+    high = gpu.placement.bind(gpu.high)
+    grant = gpu.placement.core.book.pods[high.metadata.uid].grant_id
+    gpu.placement.facts(build.queues("queues: [{name: team, limit: {gpus: 0.9}}]"))
+    gpu.placement.gone(high)
+    gpu.placement.send(m.ReleaseSeen("n", grant))
+    assert not suspends(gpu.wait(20))
+    assert why(gpu.placement, "low").sentence.endswith(
+        "automatically when there is capacity and its queue's quota allows it: "
+        "team/low would exceed the quota of queue team"
+    )
+    gpu.placement.facts(build.queues("queues: [{name: team, limit: {gpus: 1}}]"))
+    assert {order.suspension for order in suspends(gpu.wait(20))} == {""}
+
+
+def test_of_two_suspended_pods_one_resumes_where_their_queue_may_have_one() -> None:
+    site = Site(gpus=2, park=2)
+    for long in ("a", "b"):
+        site.run(long)
+    site.wait(3_600)
+    for long, new in (("a", "c"), ("b", "d")):
+        site.create(new)
+        assert site.propose(site.plan((long,), (new,), plan_id=new)).ok
+        site.settle(2)
+        site.bind(new)
+    site.placement.facts(build.queues("queues: [{name: team, limit: {gpus: 1}}]"))
+    for new in ("c", "d"):
+        site.end(new)
+    site.settle(20)
+    assert site.runs() == ["a"]
+    site.end("a")
+    site.settle(20)
+    assert site.runs() == ["b"]
 
 
 def test_why_says_what_a_suspended_pod_has_given_up() -> None:
