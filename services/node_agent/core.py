@@ -66,11 +66,13 @@ class Agent:
         self.store = GrantStore(suspensions.interrupted(saved.known), saved.leases)
         self.released = Releases(saved.tombstones, saved.unbooked, keep_tombstones)
         self.gpus = NodeGpus(node, saved, self.store, self._end_boot)
-        self.syncs = Syncs(node, self.terms, store=self.store, released=self.released, gpus=self.gpus)
+        self.resizes = Resizes(node, self.store, self.gpus)
+        self.syncs = Syncs(
+            node, self.terms, store=self.store, released=self.released, gpus=self.gpus, resizing=self.resizes
+        )
         self.servers = Servers(node, self.store, self.gpus, self._finish_release)
         self._evictions = Evictions(self.store, self.gpus, enabled=evict_unhealthy)
         self._gone_gpus = GoneGpus(node, self.store, self.gpus)
-        self.resizes = Resizes(node, self.store, self.gpus)
         self.inputs = Inputs()
 
     def checkpoint(self) -> Checkpoint:
@@ -158,6 +160,10 @@ class Agent:
 
     def _grant(self, received: NodeGrant) -> list[m.Command]:
         grant_id = received.grant.grant_id
+        if not self.terms.closed:
+            # Without a checkpoint it knows neither the newest term nor what it had promised: a sync tells both. This
+            # may be an order of a leader before; without an answer it is repeated.
+            return []
         if received.term < self.terms.newest:
             return [self._outdated(grant_id, received.term)]
         if grant_id in self.released:

@@ -67,6 +67,8 @@ class ResizeTask(msgspec.Struct, frozen=True):
     after: Grant
     shrinks: bool = False
     """The program may have more than `after`; then nothing changes."""
+    promise: Grant | None = None
+    """What they promise to use at most from then on; what they have then is less where they were growing."""
 
 
 class SuspendResult(msgspec.Struct, frozen=True):

@@ -34,8 +34,6 @@ def refusal(known: KnownGrant, received: NodeGrant, node: str, gpus: Mapping[str
         return f"its programs come back to their own GPUs alone: {known.cannot_move}"
     if not known.on_host or received.suspension is not None:
         return "the amended grant has other GPUs, and the pod's memory is not to come back from the host"
-    if received.shrink is not None:
-        return "the amended grant has other GPUs, and other amounts are asked for"
     missing = next((uuid for uuid in place_of(received.grant, node).split(",") if uuid not in gpus), None)
     return "" if missing is None else f"GPU {missing} is not on this node"
 

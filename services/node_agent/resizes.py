@@ -58,6 +58,13 @@ class Resizes:
             self._store.put(msgspec.structs.replace(known, in_force=known.in_force or _may_have(task)))
         return m.ResizeSlices(task, received)
 
+    def promise_before_start(self, received: NodeGrant) -> None:
+        """Promises for a pod of which nothing runs what it is to use less of. An amendment to that may be on its way by
+        an earlier promise, which was lost with the checkpoint."""
+        grant_id = received.grant.grant_id
+        if grant_id not in self._going and not self._store.is_running(grant_id):
+            next_task(self._store, grant_id, received.shrink)
+
     def start_refusal(self, grant_id: str) -> tuple[str, str] | None:
         """Why no container of a grant may start now, as code and sentence: it would keep what others give up."""
         if grant_id not in self._going or not self._going[grant_id].shrinks:
@@ -89,8 +96,11 @@ class Resizes:
 
     def told(self, answer: Accepted, not_resized: str = "") -> m.Answer:
         """The answer, with what is known of the amounts."""
+        known = self._store.get(answer.grant_id)
         if answer.grant_id in self._going:
             not_resized = not_resized or "its slices are being resized by an earlier order"
+        elif known is not None and not known.has_all:
+            not_resized = not_resized or "its slices do not have the amounts of the grant yet"
         return m.Answer(
             msgspec.structs.replace(
                 answer,
@@ -145,17 +155,22 @@ def next_task(store: GrantStore, grant_id: str, shrink: Grant | None = None) -> 
     if moving.is_under_way(known):
         return None  # its slices change when its memory is there
     leases = store.leases_of(grant_id)
-    containers = tuple(lease.container for lease in leases)
+    promise = None
     if shrink is not None and _is_next(shrink, known) and exceeds(known.effective, shrink):
-        least = msgspec.structs.replace(shrink, containers=lower(known.effective, shrink))
-        if leases:
-            return ResizeTask(grant_id, known.grant.uid, containers, known.effective, least, shrinks=True)
-        store.put(msgspec.structs.replace(known, shrunk=least))
-    if known.in_force is not None:
-        if leases:
-            return ResizeTask(grant_id, known.grant.uid, containers, known.in_force, known.effective)
-        store.put(msgspec.structs.replace(known, in_force=None))
-    return None
+        promise = msgspec.structs.replace(shrink, containers=lower(known.effective, shrink))
+    if not leases:
+        if promise is not None or known.in_force is not None:
+            store.put(msgspec.structs.replace(known, shrunk=promise or known.shrunk, in_force=None))
+        return None
+    has, wanted = known.in_force or known.effective, promise or known.effective
+    if promise is None and known.in_force is None:
+        return None
+    # What they have too much is taken back first, where their program has not more. Growing is a task of its own.
+    less = lower(has, wanted)
+    shrinks = promise is not None or less != has.containers
+    after = msgspec.structs.replace(wanted, containers=less) if shrinks else wanted
+    containers = tuple(lease.container for lease in leases)
+    return ResizeTask(grant_id, known.grant.uid, containers, has, after, shrinks=shrinks, promise=promise)
 
 
 def record_result(store: GrantStore, task: ResizeTask, reason: str, *, is_partial: bool = False) -> None:
@@ -163,8 +178,9 @@ def record_result(store: GrantStore, task: ResizeTask, reason: str, *, is_partia
     known = store.get(task.grant_id)
     if known is None or (reason and not is_partial):
         return  # they are as they were
-    if task.shrinks and not reason and _is_wanted(store, task, known):
-        store.put(msgspec.structs.replace(known, shrunk=task.after, in_force=None))
+    if task.promise is not None and not reason and _is_wanted(store, task, task.promise, known):
+        grows = task.after.containers != task.promise.containers
+        store.put(msgspec.structs.replace(known, shrunk=task.promise, in_force=_may_have(task) if grows else None))
     elif reason and not task.shrinks:
         store.put(msgspec.structs.replace(known, in_force=known.in_force or task.before))
     elif task.shrinks:
@@ -209,12 +225,12 @@ def _is_next(shrink: Grant, known: KnownGrant) -> bool:
     return shrink.amendment == given.amendment + 1 and same_slices(shrink, given) and not exceeds(shrink, given)
 
 
-def _is_wanted(store: GrantStore, task: ResizeTask, known: KnownGrant) -> bool:
+def _is_wanted(store: GrantStore, task: ResizeTask, promise: Grant, known: KnownGrant) -> bool:
     """Whether a shrink that was carried out is what the newest order says, for all containers that run."""
     order = known.grant.shrink
     return (
         order is not None
         and _is_next(order, known)
-        and lower(known.effective, order) == task.after.containers
+        and lower(known.effective, order) == promise.containers
         and {lease.container for lease in store.leases_of(task.grant_id)} <= set(task.containers)
     )

@@ -8,6 +8,7 @@ from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.node_commands import NodeGrant
 from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, Grant
+from shared.model.resize import higher, same_slices
 from shared.model.suspension import Suspension, left_of
 
 VERSION = 1
@@ -87,12 +88,25 @@ class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The grant, with what was promised not to be used taken off."""
         return self.shrunk or self.grant.grant
 
+    @property
+    def has_all(self) -> bool:
+        """Whether its slices have the amounts of the grant, neither more nor less."""
+        return self.in_force is None or self.in_force.containers == self.effective.containers
+
+    @property
+    def most(self) -> Grant:
+        """The most that its slices may have now: what is granted, and what they still have of what was."""
+        effective = self.effective
+        if self.in_force is None or not same_slices(self.in_force, effective):
+            return effective
+        return msgspec.structs.replace(effective, containers=higher(self.in_force, effective))
+
     def share(self, container: str) -> ContainerGrant | None:
         return self.effective.containers.get(container)
 
     def remaining(self, container: str) -> ContainerGrant | None:
         """What the container takes of the GPUs now, less what its suspension has freed."""
-        grant = self.effective if self.applied is None else left_of(self.effective, self.applied)
+        grant = self.most if self.applied is None else left_of(self.most, self.applied)
         return grant.containers.get(container)
 
 

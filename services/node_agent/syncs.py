@@ -13,9 +13,18 @@ from shared.model.grant import Grant
 
 
 class Syncs:
-    def __init__(self, node: str, terms: Terms, *, store: GrantStore, released: Releases, gpus: NodeGpus) -> None:
+    def __init__(
+        self,
+        node: str,
+        terms: Terms,
+        *,
+        store: GrantStore,
+        released: Releases,
+        gpus: NodeGpus,
+        resizing: resizes.Resizes,
+    ) -> None:
         self._node, self._terms = node, terms
-        self._store, self._released, self._gpus = store, released, gpus
+        self._store, self._released, self._gpus, self._resizing = store, released, gpus, resizing
 
     def is_void(self, grant: Grant) -> bool:
         """Whether this grant will never be handed over: it was released, or its term is closed and the grant is
@@ -74,8 +83,7 @@ class Syncs:
         if known is not None and resizes.refusal(self._store, received, self._node, gpus):
             received = resizes.as_it_was(known, received)
         order = suspensions.apply_order(self._store, received, self._node, gpus)
-        if not self._store.is_running(received.grant.grant_id):
-            resizes.next_task(self._store, received.grant.grant_id, received.shrink)  # a promise, before it starts
+        self._resizing.promise_before_start(received)
         return () if order.task is None else (order.task,)
 
     def answer(self, sync: NodeSync) -> m.Answer:

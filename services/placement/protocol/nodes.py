@@ -268,6 +268,11 @@ class Nodes:
         nodes = {decision.node, serving_node(decision.grant) or decision.node}
         return [self._order(grant_id, m.SendRelease(node, release), now) for node in sorted(nodes)]
 
+    def open_number(self, grant_id: str, node: str) -> int:
+        """The number of the open order about a grant; 0: there is none."""
+        command = self._unanswered.get((grant_id, node), (None, 0.0))[0]
+        return command.grant.number if isinstance(command, m.SendGrant) else 0
+
     def acknowledged(self, grant_id: str, node: str) -> None:
         """The node has acknowledged the grant, or its release has been booked."""
         self._unanswered.pop((grant_id, node), None)

@@ -44,6 +44,7 @@ from shared.model.resize import (
     ResizeError,
     amended,
     exceeds,
+    higher,
     lower,
     next_amendment,
     same_slices,
@@ -120,16 +121,18 @@ class Resizer:
         """Takes over what earlier leaders may have ordered. `complete`: the log has all of their growths."""
         for state in list(self._book.pods.values()):
             held = self._held(state)
-            if held is None or not self._text(state):
+            if held is None:
                 continue
-            self._unsettled[state.uid] = float("-inf")
+            if self._text(state):
+                self._unsettled[state.uid] = float("-inf")
             found = recovery.amended(state) if complete else self._possible(state, held)
-            if found is None or found.grant.amendment != held.given.amendment + 1:
+            if found is None or found.grant.amendment <= held.given.amendment:
                 continue
             if not same_slices(found.grant, held.given):
                 continue
-            fits = not (self._limits.lacks_room(held, found.grant) or self._limits.forbidden(state, held, found.grant))
-            self._book.grow(held.grant_id, found.grant)
+            booked = msgspec.structs.replace(found.grant, containers=higher(found.grant, held.given))
+            fits = not (self._limits.lacks_room(held, booked) or self._limits.forbidden(state, held, booked))
+            self._book.grow(held.grant_id, booked)
             self._open[state.uid] = Growth(found, now, logged=True, fits=fits)
 
     def records(self) -> list[Amendment]:
@@ -238,9 +241,13 @@ class Resizer:
         held = self._book.grants.get(event.grant_id)
         if held is None or event.amendment < 0:
             return True
+        if 0 < event.number < self._nodes.open_number(event.grant_id, event.node):
+            return False  # to an order before
+        state = self._book.pods.get(held.uid)
+        asked = held.shrink is not None and state is not None and not self._limits.obstacle(state, held)
         if event.not_resized:
-            return held.shrink is not None  # it is asked again by `tick`; a growth at once
-        return event.amendment >= held.given.amendment and (held.shrink is None or event.shrunk is not None)
+            return asked  # it is asked again by `tick`; a growth at once
+        return event.amendment >= held.given.amendment and (not asked or event.shrunk is not None)
 
     def inventory_coming(self, inventory: Inventory) -> None:
         """Called before the book takes an inventory in. An agent that has lost its checkpoint has forgotten what it
@@ -257,16 +264,20 @@ class Resizer:
         """Has a sync ask for the smaller amounts that the pods of its node want. An amendment to them may be on its way
         by a promise that the node has lost with its checkpoint: no container may start there with more."""
         for held in self._book.nodes[node].grants.values():
-            state = self._book.pods.get(held.uid)
-            if state is None or not self._text(state) or self._held(state) is not held:
-                continue
-            if held.client or held.parked or (state.suspension, held.suspension) != (None, None):
-                continue  # nothing was amended at this version
-            try:
-                smaller = amended(held.given, lower(self._wanted(held.uid, held.given, self._text(state)), held.given))
-            except ResizeError:
-                continue  # nor was it to what cannot be read
-            held.shrink = None if smaller is held.given else smaller
+            held.shrink = self._smaller(held)
+
+    def _smaller(self, held: GrantState) -> Grant | None:
+        """To what an amendment at this version of its pod may be on its way; None if to nothing smaller."""
+        state = self._book.pods.get(held.uid)
+        if state is None or not self._text(state) or self._held(state) is not held or held.client or held.parked:
+            return None
+        if state.suspension is not None or held.suspension is not None:
+            return None
+        try:
+            smaller = amended(held.given, lower(self._wanted(held.uid, held.given, self._text(state)), held.given))
+        except ResizeError:
+            return None
+        return None if smaller is held.given else smaller
 
     def synced(self, answer: NodeSyncAnswer, now: float) -> None:
         """Handles what a node has done, and promised, under earlier leaders."""
@@ -286,6 +297,8 @@ class Resizer:
             if held is not None:
                 self._promise(held, promised)
         for held in self._book.nodes[answer.node].grants.values():
+            if held.parked:
+                held.shrink = None  # it comes back first, perhaps to other GPUs
             if held.shrink is not None or held.uid in self._promised:
                 self._unsettled[held.uid] = float("-inf")
 

@@ -63,9 +63,9 @@ def sync(*grants: NodeGrant, term: int = 1, node: str = NODE) -> m.SyncReceived:
 
 
 def agent(*events: m.Input) -> Agent:
-    """An agent with two GPUs of 1000 MiB that has handled these events."""
+    """An agent with two GPUs of 1000 MiB that was synced by a leader without grants, and has handled these events."""
     core = Agent(NODE)
-    for event in (inventory(), *events):
+    for event in (inventory(), sync(), *events):
         core.handle(event, 0.0)
     return core
 

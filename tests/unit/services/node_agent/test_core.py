@@ -91,7 +91,7 @@ def test_a_start_that_is_not_allowed_is_refused(before: tuple[m.Input, ...], ask
 
 
 def test_the_grant_of_an_unknown_pod_is_fetched() -> None:
-    assert m.FetchGrant("u-a", cause=2) in agent().handle(start("a"), 0)
+    assert m.FetchGrant("u-a", cause=3) in agent().handle(start("a"), 0)
 
 
 @pytest.mark.parametrize(("memory", "compute", "code"), [(400, 0, "gpu-memory-full"), (0, 400, "gpu-compute-full")])

@@ -21,6 +21,7 @@ from tests.unit.services.node_agent.make import (
     inventory,
     release,
     start,
+    sync,
 )
 
 
@@ -150,7 +151,12 @@ def test_pods_on_an_unhealthy_gpu_are_not_evicted_by_default() -> None:
 def test_with_evict_unhealthy_eviction_is_requested_until_the_pods_are_gone() -> None:
     """Repeated after a while, because a budget may have refused; never for pods on a GPU that is only suspect."""
     made = Agent(NODE, evict_unhealthy=True)
-    for event in (inventory(), grant("a"), grant("b", memory=1), start("a"), inventory(state="suspect")):
+    for event in (
+        inventory(),
+        sync(),
+        *(grant("a"), grant("b", memory=1), start("a")),
+        inventory(state="suspect"),
+    ):
         made.handle(event, 0)
     assert made.handle(m.Tick(), 1) == []
     made.handle(inventory(state="unhealthy", reason="Xid 79"), 2)

@@ -156,7 +156,7 @@ def test_a_grant_whose_pod_was_not_seen_bound_starts_nothing() -> None:
     core = agent(sync(1, numbered("a", 1, unbound=True)))
     orders = core.handle(start("a"), 0)
     assert refusal(orders) == "no-grant"
-    assert m.FetchGrant("u-a", cause=3) in orders
+    assert m.FetchGrant("u-a", cause=4) in orders
     assert core.store.startable() == ()
 
 

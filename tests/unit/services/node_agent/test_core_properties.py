@@ -67,6 +67,7 @@ class Machine(RuleBasedStateMachine):
         self.pending: list[m.SuspendSlices] = []
         """The suspension orders that are not carried out yet, in order."""
         self.do(devices("boot-1"))
+        self.do(sync())
 
     def do(self, event: m.Input) -> list[m.Command]:
         """One event, and what the service does about it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 from services.node_agent import messages as m
@@ -28,10 +30,12 @@ NODES = (HollowNode(name="a", memory_mib=1000, count=2), HollowNode(name="b.exam
 GPU = inventory_of(NODES[0], "x").gpus[0].uuid
 
 
-def fleet(boot: str = "boot-1") -> Fleet:
-    made = Fleet(machines(NODES, boot))
+def fleet(boot: str = "boot-1", nodes: Sequence[HollowNode] = NODES) -> Fleet:
+    """Its nodes have booted, and were synced by a leader without grants."""
+    made = Fleet(machines(nodes, boot))
     for name in made.names:
         made.boot(name, 0)
+        made.handle(name, m.SyncReceived(NodeSync(term=1, node=name)), 0)
     return made
 
 
@@ -90,8 +94,7 @@ def test_subject_tokens_map_to_node_names() -> None:
 
 def test_each_pod_costs_five_commands() -> None:
     """Save, answer, save, hand-over, event."""
-    made = Fleet(machines((HollowNode(name="a", memory_mib=10**6, count=2),), "boot-1"))
-    made.boot("a", 0)
+    made = fleet(nodes=[HollowNode(name="a", memory_mib=10**6, count=2)])
     for i in range(1000):
         orders = made.handle("a", m.GrantReceived(grant(str(i), memory=1)), 0)
         assert len(orders) == 5
@@ -133,9 +136,7 @@ def remote(name: str, role: str, *, memory: int = 400) -> NodeGrant:
 
 def test_hollow_nodes_serve_gpus_to_each_other() -> None:
     ability = RemoteAbility(address="a:1", client=True)
-    made = Fleet(machines([msgspec.structs.replace(node, remote=ability) for node in NODES], "boot-1"))
-    for node in made.names:
-        made.boot(node, 0)
+    made = fleet(nodes=[msgspec.structs.replace(node, remote=ability) for node in NODES])
     on_a = made.handle("a", m.GrantReceived(remote("p", "serving")), 0)
     on_b = made.handle("b.example", m.GrantReceived(remote("p", "client")), 0)
     assert [type(event) for event in events(on_a)] == [SliceEnforced]
@@ -149,8 +150,7 @@ def test_hollow_nodes_serve_gpus_to_each_other() -> None:
 
 def test_a_hollow_container_whose_grant_no_leader_knows_ends() -> None:
     ability = RemoteAbility(client=True)
-    made = Fleet(machines([msgspec.structs.replace(node, remote=ability) for node in NODES], "boot-1"))
-    made.boot("b.example", 0)
+    made = fleet(nodes=[msgspec.structs.replace(node, remote=ability) for node in NODES])
     made.handle("b.example", m.GrantReceived(remote("p", "client")), 0)
     orders = made.handle("b.example", m.SyncReceived(NodeSync(term=2, node="b.example")), 0)
     body = answer(orders)

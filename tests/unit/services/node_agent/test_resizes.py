@@ -294,3 +294,65 @@ def test_slices_that_run_promise_nothing_by_a_sync() -> None:
     assert isinstance(told, NodeSyncAnswer)
     assert not told.shrunk
     assert mib(does(core, shrinking("a", 100)).shrunk) == 100
+
+
+def test_without_a_sync_no_grant_is_taken_and_no_order_answered() -> None:
+    """An agent without a checkpoint: it may be the order of an earlier leader, by a grant that was amended since."""
+    core = Agent(NODE)
+    seen = inventory().inventory
+    core.handle(m.InventorySeen(msgspec.structs.replace(seen, strategies=("advisory", "interposer"))), 0.0)
+    assert core.handle(m.GrantReceived(share("a")), 0.0) == []
+    assert refusal(core.handle(start("a"), 0.0)) == "no-grant"
+    core.handle(sync(msgspec.structs.replace(amended("a", 100), term=2), term=2), 0.0)
+    (order,) = [order for order in core.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
+    assert mib(msgspec.structs.replace(share("a").grant, containers={"main": order.share})) == 100
+
+
+def test_the_gate_counts_what_slices_still_have_of_a_grant_that_was_amended_to_less() -> None:
+    """Not promised before: the amendment came by a promise that is lost. What their program has is not taken."""
+    core = slices("a")
+    asked = task_of(core.handle(m.GrantReceived(amended("a", 100, compute=600)), 0.0))
+    assert (mib(asked.task.after), asked.task.shrinks) == (100, True)
+    assert core.occupied()["G0"] == (500, 600)
+    core.handle(m.ResizeDone(asked.request, asked.task, "the program has more"), 0.0)
+    assert core.occupied()["G0"] == (500, 600)
+    again = task_of(core.handle(m.Tick(), 1.0))
+    core.handle(m.ResizeDone(again.request, again.task), 1.0)
+    rest = task_of(core.handle(m.Tick(), 2.0))
+    core.handle(m.ResizeDone(rest.request, rest.task), 2.0)
+    assert core.occupied()["G0"] == (100, 600)
+    assert core.handle(m.Tick(), 3.0) == []
+
+
+def test_a_promise_before_the_start_is_kept_where_another_amendment_was_under_way() -> None:
+    core = slices("a", compute=300)
+    growth = task_of(core.handle(m.GrantReceived(amended("a", 900)), 0.0))
+    core.handle(m.ResizeDone(growth.request, growth.task, "what was lent has not come back"), 0.0)
+    core.handle(ended("a"), 0.0)
+    told = said(core.handle(m.GrantReceived(shrinking("a", 100, has=amended("a", 900))), 0.0))
+    assert mib(told.shrunk) == 100
+
+
+def test_a_sync_promises_nothing_of_slices_that_are_being_resized() -> None:
+    core = slices("a", compute=300)
+    task_of(core.handle(m.GrantReceived(amended("a", 900)), 0.0))
+    core.handle(ended("a"), 0.0)
+    order = msgspec.structs.replace(shrinking("a", 100, has=amended("a", 900)), term=2)
+    told = answer(core.handle(sync(order, term=2), 0.0))
+    assert isinstance(told, NodeSyncAnswer)
+    assert not told.shrunk
+
+
+def test_a_growth_that_waits_for_lent_memory_waits_on_when_less_is_wanted() -> None:
+    """It gets no memory that is still lent, and promises the smaller amounts."""
+    core = slices("a", compute=300)
+    growth = task_of(core.handle(m.GrantReceived(amended("a", 900)), 0.0))
+    core.handle(m.ResizeDone(growth.request, growth.task, "what was lent has not come back"), 0.0)
+    asked = task_of(core.handle(m.GrantReceived(shrinking("a", 800, has=amended("a", 900))), 0.0))
+    assert (mib(asked.task.before), mib(asked.task.after)) == (500, 500)
+    told = said(core.handle(m.ResizeDone(asked.request, asked.task), 0.0))
+    assert (mib(told.shrunk), told.amendment, in_force(core)) == (800, 0, 500)
+    rest = task_of(core.handle(m.Tick(), 1.0))
+    assert (mib(rest.task.after), rest.task.shrinks) == (800, False)
+    core.handle(m.ResizeDone(rest.request, rest.task), 1.0)
+    assert in_force(core) == 800

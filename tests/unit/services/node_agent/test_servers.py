@@ -230,6 +230,7 @@ def test_a_client_is_handed_the_address_and_takes_nothing_of_its_own_node() -> N
 def test_a_node_without_gpus_can_be_a_client() -> None:
     made = Agent(NODE)
     made.handle(m.InventorySeen(Inventory(node=NODE, boot_id="b", remote=RemoteAbility(client=True))), 0)
+    made.handle(sync(), 0)
     made.handle(remote(end=CLIENT), 0)
     assert handed(made.handle(start("r"), 0))
 

@@ -81,7 +81,7 @@ def test_a_suspension_is_saved_then_applied_then_answered() -> None:
     core = slices("a")
     orders = core.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
     assert [type(order) for order in orders] == [m.Save, m.SuspendSlices]
-    assert orders[1] == m.SuspendSlices(share("a", PAUSE), (m.SuspendTask("g-a", "u-a", ("main",), PAUSE),), cause=5)
+    assert orders[1] == m.SuspendSlices(share("a", PAUSE), (m.SuspendTask("g-a", "u-a", ("main",), PAUSE),), cause=6)
     orders = core.handle(m.SuspensionDone(share("a", PAUSE), (m.SuspendResult(orders[1].tasks[0]),)), 0.0)  # type: ignore[attr-defined]
     assert [type(order) for order in orders] == [m.Save, m.Answer]
     assert answer(orders) == Accepted(

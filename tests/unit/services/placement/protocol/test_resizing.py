@@ -20,7 +20,8 @@ from shared.model import names
 from shared.model.grant import ContainerGrant, Grant, decode_grant, encode_grant
 from shared.model.kube_object import Meta
 from shared.model.objects import Pod, ResourceQuota
-from shared.model.suspension import Suspension, encode_suspension
+from shared.model.resize import next_amendment
+from shared.model.suspension import SuspendAction, Suspension, encode_suspension
 from tests.support import build
 from tests.support.harness.placement import Placement, Respond, only
 from tests.support.whatif import why
@@ -195,6 +196,7 @@ def acknowledged(body: Accepted) -> m.GrantAcknowledged:
         amendment=body.amendment,
         shrunk=body.shrunk,
         not_resized=body.not_resized,
+        number=body.number,
     )
 
 
@@ -532,6 +534,77 @@ def test_slices_that_run_are_asked_for_less_after_a_sync() -> None:
     world.loses_grants = False
     assert amendments(world.wait(1))
     assert world.node_mib("p") == 4096
+
+
+def test_a_pod_that_was_moved_comes_back_though_it_wants_less() -> None:
+    """A new leader learns by the answer to the sync that its memory is on the host, and asks for no less until it is
+    back."""
+    world = World("p")
+    world.annotate("p", resize="memory=4Gi")
+    world.succeeded(complete=True)
+    core, grant_id = world.placement.core, world.placement.core.book.pods["uid-team-p"].grant_id
+    given = core.book.grants[grant_id].given
+    core.book.grants[grant_id].shrink = next_amendment(given, sized(given, 4096))
+    core.book.park(grant_id)
+    core.resizer.synced(NodeSyncAnswer(node="n", boot_id="boot-1", term=1, accepted=True), 0.0)
+    assert core.book.grants[grant_id].shrink is None
+
+
+@pytest.mark.parametrize("action", ["pause", "checkpoint"])
+def test_a_suspended_pod_is_not_asked_again_and_again(action: SuspendAction) -> None:
+    world = World("p")
+    world.used_mib["p"] = 10_000
+    world.annotate("p", resize="memory=4Gi")
+    suspension = encode_suspension(Suspension(action=action, plan_id="plan"))
+    world.annotate("p", suspended=suspension)
+    world.wait(20)
+    assert not only(world.wait(60), m.SendGrant)
+
+
+def test_a_late_answer_to_an_earlier_order_ends_no_repetition() -> None:
+    """The order to use less was carried out and its answer is lost, as is the order to use all again."""
+    world = World("p")
+    held = world.placement.core.book.grants[world.placement.core.book.pods["uid-team-p"].grant_id]
+    (early,) = world._asked(a.GrantReceived(world.placement.core.nodes.node_grant(held, "n")))
+    world.loses_grants = True
+    world.annotate("p", resize="memory=4Gi")
+    world._asked(a.GrantReceived(only(world.placement.commands, m.SendGrant)[-1].grant))
+    world.annotate("p", resize="memory=16Gi")
+    world.loses_grants = False
+    world.placement.send(acknowledged(early))
+    assert world.node_mib("p") == 4096
+    for order in amendments(world.wait(20)):
+        world.write(order)
+    assert world.all_mib("p") == (16384, 16384, 16384)
+
+
+def test_a_withdrawal_is_not_done_while_the_slices_have_less() -> None:
+    world = World("p")
+    world.delays = True
+    world.annotate("p", resize="memory=4Gi")
+    world.annotate("p", resize="memory=16Gi")
+    (order,) = world._under_way
+    for answer in world.agent.handle(a.ResizeDone(order.request, order.task), 0.0):
+        if isinstance(answer, a.Answer):
+            world.placement.send(acknowledged(answer.body))
+    assert (world.node_mib("p"), world.explained("p").phase) == (4096, "applying")
+
+
+def test_a_new_leader_takes_over_a_recovered_amendment_of_a_pod_without_the_annotation() -> None:
+    """Its node has lost its checkpoint meanwhile, so that nobody else tells of it."""
+    world = World("p")
+    backup = world.pods["p"]
+    world.resize("p", "memory=40Gi")
+    restored(world, backup)
+    late = last_amendment(world)
+    assert names.ANNOTATION_RESIZE not in world.pods["p"].metadata.annotations
+    world.agent = Agent("n", Checkpoint(node="n", checkpoint_id="another"))
+    world.inventory = msgspec.structs.replace(world.inventory, checkpoint_id="another")
+    world.agent.handle(a.InventorySeen(world.inventory), 0.0)
+    world.succeeded(complete=True)
+    assert world.free_mib() == GPU_MIB - 40_960
+    assert world.write(late)
+    assert world.free_mib() == GPU_MIB - 40_960
 
 
 def test_a_promise_from_before_the_checkpoint_was_lost_is_not_believed_when_it_comes_late() -> None:
