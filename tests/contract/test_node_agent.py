@@ -33,6 +33,7 @@ from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.hollow_node import HollowNode
 from shared.service import running
+from tests.support.first_sync import first_sync
 from tests.support.waiting import eventually
 
 NODES = tuple(HollowNode(name=f"node-{i}.example", memory_mib=1000, count=2) for i in range(50))
@@ -86,6 +87,7 @@ async def test_a_fleet_serves_all_its_nodes(nats: EmbeddedServer, bus: NatsBus) 
         found = await eventually(lambda: _all_there(bus), what="all inventories in the store")
         assert found[FIRST].simulated
         assert len(await eventually(lambda: beats and beats[0].nodes)) == len(NODES)
+        await first_sync(nats.url, FIRST)
 
         assert (await ask(bus, "grant", grant("a"), Accepted)).ok
         assert (await ask(bus, "grant", grant("b", memory=601), Accepted)).ok

@@ -48,6 +48,7 @@ from shared.model.gpu import Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.service import Context, Lifecycle, running
 from tests.support.evictions import evictions
+from tests.support.first_sync import first_sync, is_new
 from tests.support.native import built
 from tests.support.waiting import eventually
 from tests.unit.services.node_agent.cdi.hosts import DEBIAN, VERSION, FakeHost
@@ -94,7 +95,7 @@ class Known(NodeAgent):
 
 @contextlib.asynccontextmanager
 async def agent(nats: EmbeddedServer, host: Path, **settings: Any) -> AsyncIterator[Known]:
-
+    """Where it has no checkpoint it has had its first sync."""
     usual = {
         "poll_s": 0.05,
         "health_s": 0.05,
@@ -105,7 +106,10 @@ async def agent(nats: EmbeddedServer, host: Path, **settings: Any) -> AsyncItera
     files = {"checkpoint_file": str(host / "state" / "agent.json"), "boot_id_file": str(host / "boot_id")}
     config = Config(**({"node": "n1"} | files | usual | settings))
     lifecycle = Lifecycle(nats_inbox_prefix=permissions.agent_inbox("n1"))
+    begins = is_new(config.checkpoint_file)
     async with running(Known, config, bus_url=nats.url_as("agent"), lifecycle=lifecycle) as ctx:
+        if begins:
+            await first_sync(nats.url, "n1")
         yield Known.started.pop()
         assert isinstance(ctx.bus, NatsBus)
         assert ctx.bus.stats.denied == 0

@@ -19,10 +19,12 @@ from shared.contracts.node_commands import Accepted, NodeGrant
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.service import Context, running
 from tests.support.fake_kubelet import FakePod
+from tests.support.first_sync import first_sync, is_new
 
 
 @contextlib.asynccontextmanager
 async def agent(nats: EmbeddedServer, host: Path, **changes: Any) -> AsyncIterator[Context]:
+    """Where it has no checkpoint it has had its first sync."""
     contexts: list[Context] = []
 
     class Known(NodeAgent):
@@ -42,7 +44,11 @@ async def agent(nats: EmbeddedServer, host: Path, **changes: Any) -> AsyncIterat
         "run_dir": str(host / "run"),
         "library_dir": str(host / "lib"),
     }
-    async with running(Known, Config(**(settings | changes)), bus_url=nats.url):
+    config = Config(**(settings | changes))
+    begins = is_new(config.checkpoint_file)
+    async with running(Known, config, bus_url=nats.url):
+        if begins:
+            await first_sync(nats.url, config.node)
         yield contexts[0]
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, KeysView, Sequence
+from collections.abc import Callable, KeysView
 
 import msgspec
 
 from services.placement import messages as m
 from services.placement.protocol import labels
 from services.placement.protocol.gpu_problems import GpuProblems
+from services.placement.protocol.strangers import stranger
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import LabelNode
@@ -22,7 +23,7 @@ from shared.contracts.node_commands import (
     RemoteEnd,
 )
 from shared.model.gpu import NO_ERA, Era, Inventory
-from shared.model.grant import ContainerGrant, GpuShare, Grant, serving_node
+from shared.model.grant import serving_node
 from shared.model.turn_terms import rehearsed
 
 RESEND_S = 3.0
@@ -213,7 +214,7 @@ class Nodes:
             if slice_.grant_id not in self.book.grants and not slice_.is_client:
                 unknown.setdefault(slice_.grant_id, []).append(slice_)
         for slices in unknown.values():
-            self.book.book_leaving(_stranger(slices, answer.node))
+            self.book.book_leaving(stranger(slices, answer.node))
         self.book.set_agent_trouble(answer.node, self.barred.get(answer.node, ""))
         return [
             grant_id
@@ -377,19 +378,3 @@ class Nodes:
             shrink=held.shrink,
             turns=None if state is None else rehearsed(state.life.terms, takes_turns=self.takes_turns(state)),
         )
-
-
-def _stranger(slices: Sequence[LiveSlice], node: str) -> GrantState:
-    """The slices of one grant that run and whose pod is unknown here: what they have is booked until their node
-    releases it."""
-    containers = {one.container: ContainerGrant(strategy=one.strategy, gpus=_shares(one, node)) for one in slices}
-    first = slices[0]
-    grant = Grant(grant_id=first.grant_id, term=0, containers=containers, nics=first.nics)
-    return GrantState(grant, first.uid, first.namespace, first.name, node, "leaving")
-
-
-def _shares(slice_: LiveSlice, node: str) -> tuple[GpuShare, ...]:
-    return slice_.mig or tuple(
-        GpuShare(node=node, uuid=uuid, memory_mib=mib, compute_milli=milli)
-        for uuid, (mib, milli) in slice_.gpus.items()
-    )

@@ -192,8 +192,8 @@ MUTANTS = [
         name="grants-of-older-terms",
         what="the agent accepts grants of older terms",
         file=CORE,
-        old="        grant_id = received.grant.grant_id\n        if received.term < self.terms.newest:",
-        new="        grant_id = received.grant.grant_id\n        if False:",
+        old="            return []\n        if received.term < self.terms.newest:",
+        new="            return []\n        if False:",
         tests=(f"{TEST}::test_an_older_term_is_refused",),
     ),
     Mutant(

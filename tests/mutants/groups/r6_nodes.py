@@ -270,14 +270,14 @@ MUTANTS = [
         name="unknown-slices-not-booked",
         what="a slice that runs and is unknown occupies nothing",
         file=NODES,
-        old="            self.book.book_leaving(_stranger(slices, answer.node))",
+        old="            self.book.book_leaving(stranger(slices, answer.node))",
         new="            pass",
         tests=(f"{UNIT}/test_core_sessions.py::test_a_slice_that_runs_and_is_unknown_occupies_its_gpu_until_released",),
     ),
     Mutant(
         name="unknown-slices-have-no-cards",
         what="a slice that runs and is unknown occupies none of its network cards",
-        file=NODES,
+        file="services/placement/protocol/strangers.py",
         old=", nics=first.nics)",
         new=")",
         tests=(

@@ -148,8 +148,8 @@ MUTANTS = [
         name="promise-before-the-slices",
         what="a node promises less before its slices have it",
         file="services/node_agent/resizes.py",
-        old="if task.shrinks and not reason and _is_wanted",
-        new="if task.shrinks and _is_wanted",
+        old="if task.promise is not None and not reason and _is_wanted",
+        new="if task.promise is not None and _is_wanted",
         tests=(_AGENT + "test_slices_that_could_not_be_restored_are_restored_later",),
     ),
     Mutant(
@@ -166,8 +166,8 @@ MUTANTS = [
         name="promise-after-the-withdrawal",
         what="a node promises what was withdrawn meanwhile, and nobody hears of it",
         file="services/node_agent/resizes.py",
-        old="if task.shrinks and not reason and _is_wanted(store, task, known):",
-        new="if task.shrinks and not reason:",
+        old="if task.promise is not None and not reason and _is_wanted(store, task, task.promise, known):",
+        new="if task.promise is not None and not reason:",
         tests=(_AGENT + "test_a_shrink_that_was_withdrawn_while_it_was_done_is_undone_and_not_promised",),
     ),
     Mutant(

@@ -33,6 +33,7 @@ def test_a_container_ends_some_time_after_its_release_was_requested(tmp_path: Pa
     fleet = Fleet(slow_machines([NODE], "boot", Writer(path), random.Random(1)))
     journal = Reader(path)
     fleet.boot("n1", 0.0)
+    fleet.handle("n1", m.SyncReceived(NodeSync(term=1, node="n1")), 0.0)
     for _ in range(2):  # sent again, nothing starts a second time
         fleet.handle("n1", m.GrantReceived(GRANT), 1.0)
     booted, begun = journal.read()
@@ -60,6 +61,7 @@ def test_a_released_grant_is_not_handed_over_by_the_next_process(tmp_path: Path)
         return fleet
 
     first = boot("boot")
+    first.handle("n1", m.SyncReceived(NodeSync(term=1, node="n1")), 0.0)
     first.handle("n1", m.GrantReceived(GRANT), 1.0)
     first.handle("n1", m.ReleaseReceived(NodeRelease(1, "uid-a", "g1")), 2.0)
     first.handle("n1", m.Tick(), 2.0 + ENDS_WITHIN_S[1])
