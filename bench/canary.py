@@ -47,8 +47,8 @@ async def measure(folder: Path, device: Device, cgroups: Path) -> dict[str, Any]
         cgroups=cgroups if (cgroups / "cgroup.controllers").exists() else None,
         environment={"KERF_FAKE_CUDA": str(folder / "world")} if device.fake else {},
     )
-    proof = await canary.run(device.uuid, 0, device.driver_version or "fake", "this tree", 0)
-    copies = await canary.copies(0, "")
+    proof = await canary.run(device.uuid, device.driver_version or "fake", "this tree", 0)
+    copies = await canary.copies(device.uuid, "")
     return {
         "device": device.name,
         "driver_version": device.driver_version,

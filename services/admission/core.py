@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from services.admission import profiles, rules
+from services.admission import manifest_warnings, profiles, rules
 from services.admission.dialects import Dialect, Translation, in_force
 from services.admission.dialects.base import (
     DEFAULT_SCHEDULER,
@@ -48,6 +48,7 @@ def review(request: Request, policy: Policy) -> Allowed | Refused:
 def _review(request: Request, policy: Policy) -> Allowed:
     pod = request.pod
     typed = rules.typed(pod)
+    rules.check_size(typed)
     if request.operation == "UPDATE":
         rules.check_update(typed, rules.typed(request.old or {}), user=request.user, watchers=policy.watcher_accounts)
         rules.check_ephemeral(pod)
@@ -68,7 +69,7 @@ def _review(request: Request, policy: Policy) -> Allowed:
         # One that was taken over could run on these nodes before they were Kerf's.
         ours = typed.spec.scheduler_name == names.SCHEDULER_NAME and (typed.spec.resource_claims or taken_over)
         final = pod | {"spec": pod["spec"] | _tolerating(pod["spec"])} if ours else pod
-        return Allowed(tuple(difference(request.pod, final)), rules.annotation_warnings(typed), dialect)
+        return Allowed(tuple(difference(request.pod, final)), manifest_warnings.of_annotations(typed), dialect)
     rules.check_place(typed)
     profile, filled = policy.profile_of(request.namespace), ""
     if profile == profiles.DEBUG:
@@ -82,7 +83,8 @@ def _review(request: Request, policy: Policy) -> Allowed:
     rules.check_quota(pod, frozenset(users))
     rules.check_ephemeral(pod)
     profiles.check(typed, profile, request.namespace)
-    warnings = rules.annotation_warnings(typed) + rules.init_warnings(typed, frozenset(asked.asks))
+    warnings = manifest_warnings.of_annotations(typed)
+    warnings += manifest_warnings.of_init_containers(typed, frozenset(asked.asks))
     warnings += profiles.warnings(request.namespace, filled)
     final = _canonical(pod, users, request.traceparent, policy.quota_gpu_bytes)
     return Allowed(tuple(difference(request.pod, final)), warnings, dialect or "kerf")

@@ -1,4 +1,4 @@
-"""What is refused at the door, by name, and what only earns a warning."""
+"""What is refused at the door, by name."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from services.admission.dialects.base import Json, Place, amounts, containers, n
 from shared.model import names
 from shared.model.autoscale import AutoscaleError, read_autoscale
 from shared.model.gang import read_gang
+from shared.model.kube_object import ANNOTATIONS_MAX_BYTES, annotations_bytes
 from shared.model.life import read_life
 from shared.model.objects import Pod
 from shared.model.request import RequestError
@@ -55,25 +56,6 @@ READ_ANNOTATIONS = (
     names.ANNOTATION_PREEMPTIBLE,
 )
 """What placement reads to decide; after the decision a change would make the book and the pod disagree."""
-_OWN_ANNOTATIONS = (
-    *READ_ANNOTATIONS,
-    names.ANNOTATION_GANG_INCOMPLETE,
-    names.ANNOTATION_EXPECTED_DURATION,
-    names.ANNOTATION_MIN_RUNTIME,
-    names.ANNOTATION_RESTART_COST,
-    names.ANNOTATION_RESIZE,
-    names.ANNOTATION_AUTOSCALE,
-    names.ANNOTATION_GRANT,
-    names.ANNOTATION_TOUCHED,
-    names.ANNOTATION_SUSPENDED,
-    names.ANNOTATION_GPU_TIME,
-    names.ANNOTATION_TURNS,
-    names.ANNOTATION_WATCHDOG,
-    names.ANNOTATION_PARKED,
-    names.ANNOTATION_DIALECT,
-    names.ANNOTATION_PROFILE,
-    names.ANNOTATION_ADMISSION_TRACEPARENT,
-)
 _MOST_TEXT = 1024
 _SIZE_CODES = {names.ANNOTATION_RESIZE: "bad-resize", names.ANNOTATION_AUTOSCALE: "bad-annotation"}
 _MIRROR = "kubernetes.io/config.mirror"
@@ -308,26 +290,10 @@ def tolerated(tolerations: Iterable[Json]) -> bool:
     )
 
 
-def annotation_warnings(pod: Pod) -> tuple[str, ...]:
-    """Annotations with Kerf's prefix that have no meaning: most often a typing error."""
-    found = []
-    for key in sorted(pod.metadata.annotations):
-        if key.startswith(names.PREFIX) and key not in _OWN_ANNOTATIONS:
-            near = difflib.get_close_matches(key, _OWN_ANNOTATIONS, n=1, cutoff=0.75)
-            found.append(f"annotation {key} means nothing to Kerf" + (f"; did you mean {near[0]}?" if near else ""))
-    return tuple(found)
-
-
-def init_warnings(pod: Pod, asked: frozenset[str]) -> tuple[str, ...]:
-    """kubernetes #138446: a restart of the kubelet ends running pods whose init and app containers both hold
-    devices."""
-    shared = [
-        c.name
-        for c in pod.spec.init_containers
-        if c.name not in asked and any(map(names.is_gpu_resource, c.resources.limits))
-    ]
-    return tuple(
-        f"init container {name!r} shares an app container's GPUs; until kubernetes #138446 is resolved, a "
-        "restart of the kubelet can end such a pod"
-        for name in shared
-    )
+def check_size(pod: Pod) -> None:
+    """Refuses what the API server refuses too, but only after the webhooks."""
+    size = annotations_bytes(pod.metadata.annotations)
+    if size > ANNOTATIONS_MAX_BYTES:
+        raise RequestError(
+            "annotations-too-large", f"the annotations have {size} bytes; they may have {ANNOTATIONS_MAX_BYTES} at most"
+        )

@@ -506,7 +506,7 @@ class Core:
         self.backfill.tick(
             now, self.unix_time.at(now), self.scheduler.first_seen, self.preemption.reservations.beneficiaries
         )
-        orders: tuple[Patch, ...] = (*self.nodes.label(now), *self.slices.due(now))
+        orders: tuple[Patch, ...] = (*self.nodes.labels.due(now), *self.slices.due(now))
         if orders:
             self._out.append(m.SendPatches(orders))
         # In a batch of their own: a watcher of the version before does not know them, and refuses the whole batch.

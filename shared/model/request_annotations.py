@@ -18,6 +18,9 @@ from shared.model.strategy import ISOLATION_RANK
 from shared.model.units import mib
 from shared.model.use_reader import read_max_slowdown, read_use
 
+MAX_NAMES = 64
+"""In a list of models, generations or UUIDs: each GPU is compared with each of them."""
+MAX_LIST_CHARS = 4096
 _NICS = re.compile(r"[1-9]|[1-5][0-9]|6[0-4]")
 
 
@@ -76,7 +79,13 @@ def _list(annotations: Mapping[str, str], key: str, what: str, example: str) -> 
     text = annotations.get(key)
     if text is None:
         return ()
+    if len(text) > MAX_LIST_CHARS:
+        raise RequestError(
+            "bad-annotation", f"annotation {key} has {len(text)} characters; it may have {MAX_LIST_CHARS} at most"
+        )
     parts = tuple(sorted({part.strip() for part in text.split("|")} - {""}))
+    if len(parts) > MAX_NAMES:
+        raise RequestError("bad-annotation", f"annotation {key} names {len(parts)} {what}; name {MAX_NAMES} at most")
     if not parts:
         raise RequestError(
             "bad-annotation", f"annotation {key} is {text!r}; name {what} separated by |, such as {example}"

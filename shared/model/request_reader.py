@@ -14,6 +14,9 @@ from shared.model.request import GpuAsk, PodRequest, RequestError
 from shared.model.request_amounts import MAX_GPUS, MAX_MEMORY_BYTES, ask_for, read_number
 from shared.model.request_annotations import with_annotations
 
+MAX_CONTAINERS = 256
+"""Of a pod with GPUs: its init containers are compared with the others."""
+
 
 def has_gpu_request(pod: Pod) -> bool:
     """Whether the pod or any container of it names a canonical GPU resource, sensible or not."""
@@ -38,6 +41,12 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
         raise RequestError(
             "pod-level-gpu",
             "GPUs cannot be asked for in pod-level resources; name them in the limits of the container that uses them",
+        )
+    count = len(pod.spec.containers) + len(pod.spec.init_containers)
+    if count > MAX_CONTAINERS:
+        raise RequestError(
+            "too-many-containers",
+            f"the pod has {count} containers; a pod with GPUs may have {MAX_CONTAINERS} at most",
         )
     asks: dict[str, GpuAsk] = dict(claimed)
     for container in pod.spec.containers:
@@ -128,13 +137,14 @@ def _init_asks(pod: Pod, asks: dict[str, GpuAsk]) -> dict[str, GpuAsk]:
     """Sidecars request for themselves; an ordinary init container shares the slice of an app container that is as
     large."""
     sidecars: dict[str, GpuAsk] = {}
+    apps = set(asks.values())
     for container in pod.spec.init_containers:
         ask = read_ask(container)
         if ask is None:
             continue
         if container.restart_policy == "Always":
             sidecars[container.name] = ask
-        elif not any(_covers(app, ask) for app in asks.values()):
+        elif not any(_covers(app, ask) for app in apps):
             raise RequestError(
                 "init-larger-than-app",
                 f"init container {container.name!r} asks for more GPU than any app container; init containers "

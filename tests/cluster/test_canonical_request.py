@@ -101,7 +101,7 @@ ANNOTATIONS: dict[str, tuple[str, ...]] = {
     "gang-incomplete": ("keep", "evict-after=600", "evict"),
     "gang-topology": ("required=rack", "near"),
     "gang-timeout": ("60", "soon"),
-    "gpu-model": ("H200|H100", "|"),
+    "gpu-model": ("H200|H100", "|", "G" * 4097),
     "gpu-model-not": ("T4", ""),
     "gpu-uuid": ("GPU-1", " "),
     "gpu-uuid-not": ("GPU-1", "||"),

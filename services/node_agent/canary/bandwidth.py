@@ -62,7 +62,7 @@ class HostBandwidth:
         self._attempts[gpu.uuid] = self._attempts.get(gpu.uuid, 0) + 1
         self._next_s[gpu.uuid] = now_s + verdict.retry_after_s(self._attempts[gpu.uuid])
         try:
-            line = await self._canary().copies(gpu.index, gpu.cpus)
+            line = await self._canary().copies(gpu.uuid, gpu.cpus)
         except (CanaryError, OSError) as error:
             self._ctx.log.warning("host_bandwidth_not_measured", gpu=gpu.uuid, why=str(error))
             return False

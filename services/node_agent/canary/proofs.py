@@ -141,9 +141,7 @@ class ProofManager:
         at_ms, alone = int(self._ctx.now() * 1000), gpu.uuid not in occupied
         try:
             async with self.busy:
-                proof = await self._canary().run(
-                    gpu.uuid, gpu.index, inventory.driver_version, self.library, at_ms, alone=alone
-                )
+                proof = await self._canary().run(gpu.uuid, inventory.driver_version, self.library, at_ms, alone=alone)
         except (CanaryError, OSError, ValueError) as error:
             self._trouble = str(error)
             self._ctx.log.warning("canary_not_run", gpu=gpu.uuid, why=self._trouble)

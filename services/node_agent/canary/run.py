@@ -83,33 +83,31 @@ class Canary:
         """The probe, and the driver's library as this process sees it."""
         return str(self._build / "probe"), self._libcuda
 
-    async def run(
-        self, gpu: str, index: int, driver_version: str, library: str, at_ms: int, *, alone: bool = True
-    ) -> Proof:
+    async def run(self, gpu: str, driver_version: str, library: str, at_ms: int, *, alone: bool = True) -> Proof:
         """Measures limits and costs on one GPU. Raises CanaryError, OSError, and ValueError if the GPU's UUID is
         malformed.
 
         `alone`: no slice has a part of this GPU; otherwise the canary's share may be smaller.
         """
         limits = GpuRule(uuid=gpu, memory_limit_bytes=LIMIT_BYTES)
-        wrong, max_bytes, paths = await self.memory(gpu, index)
+        wrong, max_bytes, paths = await self.memory(gpu)
         got = 0
         calibrated: dict[str, str] = {}
         if not wrong:
-            calibrated = await self._calibrated(index)
+            calibrated = await self._calibrated(gpu)
             share = msgspec.structs.replace(limits, compute_milli=SHARE_MILLI)
-            lines = await self._probe(share, index, *_loop(), environment=calibrated)
+            lines = await self._probe(share, *_loop(), environment=calibrated)
             wrong, got = verdict.of_share(lines[-1] if lines else {}, SHARE_MILLI, SHARE_MS, alone=alone)
-        turns, turned = ("", ()) if wrong else await self._turns(gpu, index, calibrated)
+        turns, turned = ("", ()) if wrong else await self._turns(gpu, calibrated)
         costs = (
             {}
             if wrong
-            else (await self._lines(index, [str(self._build / "probe"), self._libcuda, "context", str(CONTEXTS)]))[-1]
+            else (await self._lines(gpu, [str(self._build / "probe"), self._libcuda, "context", str(CONTEXTS)]))[-1]
         )
         by_driver: DriverLimit = "untried"
         why = ""
         if not wrong:
-            by_driver, why = await self._driver_limit(gpu, index)
+            by_driver, why = await self._driver_limit(gpu)
         return Proof(
             driver_version=driver_version,
             library=library,
@@ -131,26 +129,26 @@ class Canary:
             turns_sentence=turns,
         )
 
-    async def copies(self, index: int, cpus: str) -> dict[str, Any]:
+    async def copies(self, gpu: str, cpus: str) -> dict[str, Any]:
         """Measures pinned copies to one GPU and back, on these CPUs (empty: any), without the interposer.
 
         Raises CanaryError, OSError.
         """
         command = [str(self._build / "probe"), self._libcuda, "copy", str(COPY_MIB), str(COPY_MS), cpus or "-"]
-        return (await self._lines(index, command))[-1]
+        return (await self._lines(gpu, command))[-1]
 
     async def memory(
-        self, gpu: str, index: int, environment: Mapping[str, str] = {}, prefix: Sequence[str] = ()
+        self, gpu: str, environment: Mapping[str, str] = {}, prefix: Sequence[str] = ()
     ) -> tuple[str, int, tuple[str, ...]]:
         """Fills a slice along all allocation paths. Returns what is wrong, the most bytes given, and the paths.
 
         `environment`: further variables of the probe; `prefix`: what runs it. Raises CanaryError, OSError, ValueError.
         """
         rule, what = GpuRule(uuid=gpu, memory_limit_bytes=LIMIT_BYTES), ("memory", str(CHUNK_KIB), str(MAX_PROBE_MIB))
-        lines = await self._probe(rule, index, *what, environment=environment, prefix=prefix)
+        lines = await self._probe(rule, *what, environment=environment, prefix=prefix)
         return verdict.of_memory(lines, LIMIT_BYTES, CHUNK_KIB << 10)
 
-    async def _driver_limit(self, gpu: str, index: int) -> tuple[DriverLimit, str]:
+    async def _driver_limit(self, gpu: str) -> tuple[DriverLimit, str]:
         """Runs the probe in a cgroup of its own that the driver limits, without the interposer. Returns what the limit
         does, and why it does not hold for all memory."""
         if self._limit is None or self._cgroups is None:
@@ -159,7 +157,7 @@ class Canary:
             with _cgroup(self._cgroups / CGROUP) as folder:
                 await self._limit(gpu, folder, DRIVER_LIMIT_BYTES)
                 lines = await self._lines(
-                    index,
+                    gpu,
                     ["sh", "-c", 'echo $$ > "$1/cgroup.procs" && shift && exec "$@"', "sh", str(folder),
                      str(self._build / "probe"), self._libcuda, "limit", str(CHUNK_KIB), str(MAX_UNLIMITED_MIB)],
                 )  # fmt: skip
@@ -172,15 +170,15 @@ class Canary:
             return "fails", f"the agent cannot have a cgroup of its own ({error.filename}: {error.strerror})"
         return verdict.of_driver_limit(lines, DRIVER_LIMIT_BYTES, CHUNK_KIB << 10)
 
-    async def _calibrated(self, index: int) -> dict[str, str]:
+    async def _calibrated(self, gpu: str) -> dict[str, str]:
         """Measures the probe's kernel, without the interposer and beside no other probe. Returns the variable by which
         other probes know it: two that measured it at once would take each other's time for their own kernels', and one
         that waits for its turn would measure it after the other's end."""
         command = [str(self._build / "probe"), self._libcuda, "calibrate"]
-        found = [(await self._lines(index, [*command, str(steps)]))[-1] for steps in CALIBRATION_STEPS]
+        found = [(await self._lines(gpu, [*command, str(steps)]))[-1] for steps in CALIBRATION_STEPS]
         return {STEPS_PER_NS: str(max(float(line["steps_per_ns"]) for line in found))}
 
-    async def _turns(self, gpu: str, index: int, environment: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
+    async def _turns(self, gpu: str, environment: Mapping[str, str]) -> tuple[str, tuple[int, ...]]:
         """Keeps two time-sliced slices busy at once: of equal rank, then of different rank. Returns what is wrong, and
         the shares."""
         part = (Part(uuid=gpu, memory_mib=LIMIT_BYTES // MIB, compute_milli=0),)
@@ -191,14 +189,12 @@ class Canary:
                 Slice(uid=self._folder.name, container=name, strategy=TIME_SLICE, parts=part, priority=priority)
                 for name, priority in (("first", int(ranked)), ("second", 0))
             ]
-            wrong, got = verdict.of_turns(await self._at_once(pair, index, environment), ranked)
+            wrong, got = verdict.of_turns(await self._at_once(pair, gpu, environment), ranked)
             found += [wrong] if wrong else []
             shares += got
         return "; ".join(found), tuple(shares)
 
-    async def _at_once(
-        self, slices: Sequence[Slice], index: int, environment: Mapping[str, str]
-    ) -> list[dict[str, Any]]:
+    async def _at_once(self, slices: Sequence[Slice], gpu: str, environment: Mapping[str, str]) -> list[dict[str, Any]]:
         """Runs the loop in all of the slices, under the rules that a node's slices get, and returns what each did."""
         rules = plan(slices, Policy(), {})
         folders = {slice_.key: self._folder.parent / folder_name(slice_.key) for slice_ in slices}
@@ -213,7 +209,7 @@ class Canary:
             start = asyncio.Barrier(len(slices))
             ran = await asyncio.gather(
                 *(
-                    self._lines(index, self._under(folder, command), folder, start, environment=environment)
+                    self._lines(gpu, self._under(folder, command), folder, start, environment=environment)
                     for folder in folders.values()
                 )
             )
@@ -227,7 +223,6 @@ class Canary:
     async def _probe(
         self,
         rule: GpuRule,
-        index: int,
         *what: str,
         environment: Mapping[str, str] = {},
         prefix: Sequence[str] = (),
@@ -237,26 +232,27 @@ class Canary:
         try:
             control_block.write(Rules(gpus=(rule,)), context_bytes=0, driver_path=self._libcuda)
             command = self._under(self._folder, [str(self._build / "probe"), self._libcuda, *what])
-            return await self._lines(index, [*prefix, *command], environment=environment)
+            return await self._lines(rule.uuid, [*prefix, *command], environment=environment)
         finally:
             control_block.close()
             remove(self._folder)
 
     async def _lines(
         self,
-        index: int,
+        gpu: str,
         command: Sequence[str],
         folder: Path | None = None,
         start: asyncio.Barrier | None = None,
         *,
         environment: Mapping[str, str] = {},
     ) -> list[dict[str, Any]]:
-        """Runs a command and returns the lines that it prints.
+        """Runs a command and returns the lines that it prints. `gpu`: the UUID of the only one that it sees. By number
+        CUDA has others where some are in MIG mode.
 
         `start`: the command waits until it has passed this barrier, after it has printed its first line.
         """
         what = command[command.index(self._libcuda) + 1]
-        order = {"CUDA_VISIBLE_DEVICES": str(index), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+        order = {"CUDA_VISIBLE_DEVICES": gpu, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
         own = os.environ | self._environment | order | dict(environment)
         own["KERF_DIRECTORY"] = str(folder or self._folder)  # only read by the tests' build
         process = await asyncio.create_subprocess_exec(

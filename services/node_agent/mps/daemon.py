@@ -209,9 +209,11 @@ class Daemon:
         return ("unshare", "--mount", "--propagation", "private", "--", "sh", "-c", script, "sh", str(self.shm))
 
     def _make_folders(self) -> None:
-        for path in (self.folder, self.pipe, self.shm, self._log):
+        """Servers and clients may be of any user. The GPU's /dev/shm may be mounted since an earlier start, and is that
+        of running containers."""
+        for path, mode in ((self.folder, 0o755), (self.pipe, 0o755), (self._log, 0o755), (self.shm, 0o1777)):
             path.mkdir(parents=True, exist_ok=True)
-            path.chmod(0o755)  # servers and clients may be of any user
+            path.chmod(mode)
 
     async def _has_shm(self) -> bool:
         return await asyncio.to_thread(os.path.ismount, self.shm)

@@ -50,9 +50,12 @@ class MpsProver:
         """`canary`: whose probes, with and without the interposer, are clients of the daemon."""
         self._canary = canary
 
-    async def prove(self, daemon: Daemon, index: int, driver_version: str, library: str, at_ms: int) -> MpsProof:
-        """Tries MPS on the daemon's GPU, which has this index, and leaves nothing behind. Raises MpsError."""
-        wrong, seen = await self._wrong(daemon, index)
+    async def prove(self, daemon: Daemon, driver_version: str, library: str, at_ms: int) -> MpsProof:
+        """Tries MPS on the daemon's GPU, and leaves nothing behind.
+
+        Raises MpsError or CanaryError where it could not be tried: then nothing is proven, and nothing disproven.
+        """
+        wrong, seen = await self._wrong(daemon)
         return MpsProof(
             driver_version=driver_version,
             library=library,
@@ -64,17 +67,14 @@ class MpsProver:
             client_processors=seen[1],
         )
 
-    async def _wrong(self, daemon: Daemon, index: int) -> tuple[str, tuple[int, int]]:
+    async def _wrong(self, daemon: Daemon) -> tuple[str, tuple[int, int]]:
+        everything = await self._lines(["processors", str(SMALL_MIB)], {"CUDA_VISIBLE_DEVICES": daemon.uuid})
+        processors = int(everything[-1]["processors"])
         try:
-            everything = await self._lines(["processors", str(SMALL_MIB)], {"CUDA_VISIBLE_DEVICES": str(index)})
-            processors = int(everything[-1]["processors"])
-            try:
-                await daemon.start()
-                return await self._as_client(daemon, processors)
-            finally:
-                await daemon.remove()
-        except (CanaryError, MpsError) as error:
-            return str(error), (0, 0)
+            await daemon.start()
+            return await self._as_client(daemon, processors)
+        finally:
+            await daemon.remove()
 
     async def _as_client(self, daemon: Daemon, processors: int) -> tuple[str, tuple[int, int]]:
         part = Part(uuid=daemon.uuid, memory_mib=LIMIT_BYTES // MIB, compute_milli=PERCENT * 10)
@@ -97,7 +97,7 @@ class MpsProver:
         state, why = verdict.of_driver_limit(limited, LIMIT_BYTES, CHUNK_KIB << 10)
         if state == "fails":
             return f"the pinned memory limit of a client does not hold: {why}", seen
-        why, _, _ = await self._canary.memory(daemon.uuid, 0, client | {"CUDA_VISIBLE_DEVICES": "0"}, shm)
+        why, _, _ = await self._canary.memory(daemon.uuid, client | {"CUDA_VISIBLE_DEVICES": "0"}, shm)
         return (f"under MPS the interposer's limit does not hold: {why}" if why else ""), seen
 
     async def _is_listed(self, daemon: Daemon, client: Mapping[str, str]) -> str:

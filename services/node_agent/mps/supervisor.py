@@ -12,7 +12,7 @@ import msgspec
 
 from services.node_agent import messages as m
 from services.node_agent.canary.proofs import ROOM_MIB, ProofManager
-from services.node_agent.canary.run import Canary
+from services.node_agent.canary.run import Canary, CanaryError
 from services.node_agent.canary.verdict import retry_after_s
 from services.node_agent.config import Config
 from services.node_agent.core import Agent
@@ -228,6 +228,8 @@ class MpsSupervisor:
         offer = self.offer()
         if self._wanted and not offer.ok:
             troubles.insert(0, f"no part of a GPU is offered: {offer.sentence}")
+        elif self._wanted and self._trouble:
+            troubles.insert(0, f"MPS was proven by another version of the agent, and not by this one: {self._trouble}")
         self._ctx.health.set("mps", ok=True, detail="; ".join(troubles))
 
     # --- daemons ------------------------------------------------------------------------------------------------
@@ -360,9 +362,9 @@ class MpsSupervisor:
         daemon = Daemon(gpu.uuid, self._folder / CANARY, self._tools())
         at_ms, driver = int(self._ctx.now() * 1000), inventory.driver_version
         try:
-            self._proof = await self._prover().prove(daemon, gpu.index, driver, self._library, at_ms)
+            self._proof = await self._prover().prove(daemon, driver, self._library, at_ms)
             store(self._file, self._proof)
-        except OSError as error:
+        except (OSError, CanaryError, MpsError) as error:
             self._trouble = str(error)
             self._ctx.log.warning("mps_not_tried", gpu=gpu.uuid, why=self._trouble)
             return

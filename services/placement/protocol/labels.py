@@ -8,12 +8,16 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+from shared.book.book import Book
+from shared.contracts.commands import LabelNode
 from shared.model import names
 from shared.model.generations import generation_of
 from shared.model.gpu import Inventory
 from shared.model.mig import geometry_of
 from shared.model.objects import Node
 
+AGAIN_S = 60.0
+AT_ONCE = 50
 _ENROLLED = (names.LABEL_ENROLLED, names.LABEL_MANAGED, names.LABEL_GPUSHARE)
 
 
@@ -39,6 +43,31 @@ def missing(inventory: Inventory, have: Mapping[str, str]) -> dict[str, str | No
         for key, value in _labels(inventory).items()
         if have.get(key) != value and not (theirs and key in have)
     }
+
+
+class NodeLabels:
+    def __init__(self, book: Book) -> None:
+        self._book = book
+        self._next: dict[str, float] = {}
+        """Nodes whose labels must be checked, and when next."""
+
+    def note(self, node: str, now: float) -> None:
+        """Notes that a node, or its inventory, has changed."""
+        self._next[node] = now
+
+    def due(self, now: float) -> list[LabelNode]:
+        """Returns commands for nodes whose labels differ from their inventory; repeated until they match."""
+        out: list[LabelNode] = []
+        for name in [name for name, at in self._next.items() if at <= now][:AT_ONCE]:
+            del self._next[name]
+            node = self._book.nodes.get(name)
+            if node is None or node.object is None or node.inventory is None or has_left(node.object):
+                continue
+            wrong = missing(node.inventory, node.object.metadata.labels)
+            if wrong:
+                out.append(LabelNode(node=name, labels=wrong))
+                self._next[name] = now + AGAIN_S
+        return out
 
 
 def _labels(inventory: Inventory) -> dict[str, str]:

@@ -12,7 +12,6 @@ from services.placement.protocol.gpu_problems import GpuProblems
 from services.placement.protocol.strangers import stranger
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
-from shared.contracts.commands import LabelNode
 from shared.contracts.log import Decision
 from shared.contracts.node_commands import (
     LiveSlice,
@@ -35,8 +34,6 @@ CHECK_TERM_S = 1.0
 """How often the log is read for its newest term because nodes mention another."""
 SILENT_S = 10.0
 """After so long without a heartbeat a node gets no new slices. Running slices stay."""
-LABEL_AGAIN_S = 60.0
-LABELS_AT_ONCE = 50
 UNSYNCED = "its agent has not answered this leader yet"
 
 
@@ -69,8 +66,7 @@ class Nodes:
         self._term_checked_at = self._looked_at = float("-inf")
         self.heartbeats: dict[str, float] = {}
         """By node: when its agent was heard for the last time."""
-        self._labels: dict[str, float] = {}
-        """Nodes whose labels must be checked, and when next."""
+        self.labels = labels.NodeLabels(book)
         self._unanswered: dict[tuple[str, str], tuple[m.Command, float]] = {}
         """Grants and releases by grant id and node. Each grant has at most one of them open on a node, the newer."""
         self._void: set[str] = set()
@@ -93,7 +89,7 @@ class Nodes:
     def inventory(self, inventory: Inventory, now: float) -> list[m.Command]:
         node = inventory.node
         self.heartbeat((node,), now)  # an agent that was silent may say its inventory before its first heartbeat
-        self._labels[node] = now
+        self.labels.note(node, now)
         self.book.put_inventory(inventory)
         out = self._problems.tell(inventory)
         if self._eras.get(node) != inventory.era:
@@ -131,7 +127,7 @@ class Nodes:
         if node is None or node.object is None:
             self._unsync(name)  # should it come back, its agent is asked again what runs there
             return []
-        self._labels[name] = now
+        self.labels.note(name, now)
         if node.inventory is None or self.is_synced(name):
             return []
         return self._sync(name, now)
@@ -339,20 +335,6 @@ class Nodes:
             case m.SendRelease(node, release) if release.term != self.term:
                 return m.SendRelease(node, msgspec.structs.replace(release, term=self.term))
         return command
-
-    def label(self, now: float) -> list[LabelNode]:
-        """Commands for nodes whose labels differ from their inventory; repeated until they match."""
-        out: list[LabelNode] = []
-        for name in [n for n, at in self._labels.items() if at <= now][:LABELS_AT_ONCE]:
-            del self._labels[name]
-            node = self.book.nodes.get(name)
-            if node is None or node.object is None or node.inventory is None or labels.has_left(node.object):
-                continue
-            missing = labels.missing(node.inventory, node.object.metadata.labels)
-            if missing:
-                out.append(LabelNode(node=name, labels=missing))
-                self._labels[name] = now + LABEL_AGAIN_S
-        return out
 
     def node_grant(self, held: GrantState, node: str) -> NodeGrant:
         """What a node is told of a grant, under the number of the newest order. For a suspended pod: what it has given

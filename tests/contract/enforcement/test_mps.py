@@ -146,11 +146,30 @@ async def test_without_nvidias_program_no_part_is_offered_and_the_reason_is_told
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, mps: dict[str, Any]
 ) -> None:
     async with agent(nats, host, **(mps | {"mps_control": str(host / "nothing")})) as ctx:
-        await eventually((host / "state" / "mps.json").exists, within_s=30)
+        said = "no part of a GPU is offered: MPS has not been tried with driver"
+        await eventually(
+            lambda: (part := str(ctx.health.report()["parts"].get("mps"))).find(said) >= 0 and "/nothing" in part,
+            within_s=30,
+        )
         assert await _offers(bus, "exclusive")
-        await eventually(lambda: "no part of a GPU is offered: " in str(ctx.health.report()["parts"].get("mps")))
-    proof = msgspec.json.decode((host / "state" / "mps.json").read_bytes(), type=MpsProof)
-    assert (proof.ok, "nothing" in proof.sentence) == (False, True)
+    assert not (host / "state" / "mps.json").exists(), "nothing is disproven"
+
+
+async def test_an_attempt_that_could_not_be_made_leaves_the_last_proof(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, mps: dict[str, Any], tried: None
+) -> None:
+    """After an upgrade of the library containers must be able to restart on a full node."""
+    file = host / "state" / "mps.json"
+    before = msgspec.json.decode(file.read_bytes(), type=MpsProof)
+    earlier = msgspec.structs.replace(before, library="another")
+    file.write_bytes(msgspec.json.encode(earlier))
+    async with agent(nats, host, **(mps | {"mps_control": str(host / "nothing")})) as ctx:
+        said = await eventually(
+            lambda: part if "/nothing" in (part := str(ctx.health.report()["parts"].get("mps"))) else "", within_s=30
+        )
+        assert "MPS was proven by another version of the agent" in said
+        assert await _offers(bus, "exclusive", "mps")
+    assert msgspec.json.decode(file.read_bytes(), type=MpsProof) == earlier
 
 
 async def test_containers_are_clients_of_one_daemon_with_limits_of_their_own(
@@ -242,6 +261,7 @@ async def test_a_daemon_that_is_killed_is_started_again_and_told(
         await eventually(lambda: daemons(host) not in ([], [first]))
         assert client.use() == RPC_FAILURE
         assert clients(name).began == 0, "by the same folder, which its container still has"
+        assert (host / "run" / "mps" / GPU / "shm").stat().st_mode & 0o7777 == 0o1777, "its /dev/shm is for any user"
 
 
 async def test_an_agent_that_restarts_takes_over_the_daemon_and_ends_it_with_the_last_slice(

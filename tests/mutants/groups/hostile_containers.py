@@ -10,6 +10,26 @@ KILLING = f"{TESTS}/processes/test_killing.py"
 
 MUTANTS = [
     Mutant(
+        name="lists-without-bound",
+        what="a pod names tens of thousands of GPU models, and the leader compares each GPU with each of them",
+        file="shared/model/request_annotations.py",
+        old="    if len(parts) > MAX_NAMES:\n",
+        new="    if False:\n",
+        tests=(
+            "tests/unit/shared/model/test_request_reader.py::test_an_invalid_annotation_is_refused_with_what_to_write",
+        ),
+    ),
+    Mutant(
+        name="unknown-annotations-all-compared",
+        what="each of thousands of unknown annotations is compared with those that there are",
+        file="services/admission/manifest_warnings.py",
+        old="    for key in unknown[:_WARNINGS_MOST]:\n",
+        new="    for key in unknown:\n",
+        tests=(
+            "tests/unit/services/admission/test_core.py::test_thousands_of_unknown_annotations_are_counted_and_not_compared",
+        ),
+    ),
+    Mutant(
         name="lease-waited-for",
         what="the agent waits for a lease on a container's file",
         file=f"{AGENT}/strategies/kept_file.py",

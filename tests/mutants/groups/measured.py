@@ -13,8 +13,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="pairs-of-probes-calibrate-themselves",
         what="two probes that run at once each measure how long their kernel is",
         file="services/node_agent/canary/run.py",
-        old="self._lines(index, self._under(folder, command), folder, start, environment=environment)",
-        new="self._lines(index, self._under(folder, command), folder, start)",
+        old="self._lines(gpu, self._under(folder, command), folder, start, environment=environment)",
+        new="self._lines(gpu, self._under(folder, command), folder, start)",
         tests=("tests/unit/services/node_agent/canary/test_run.py",),
     ),
     Mutant(

@@ -12,6 +12,22 @@ REAL = "tests/contract/enforcement/test_mps.py"
 
 MUTANTS = [
     Mutant(
+        name="mps-shm-is-the-roots-alone",
+        what="a daemon that starts again takes the /dev/shm of running containers from their users",
+        file="services/node_agent/mps/daemon.py",
+        old="(self.shm, 0o1777)",
+        new="(self.shm, 0o755)",
+        tests=("tests/contract/enforcement/test_mps.py::test_a_daemon_that_is_killed_is_started_again_and_told",),
+    ),
+    Mutant(
+        name="mps-attempt-replaces-the-proof",
+        what="an attempt that could not be made ends what was proven before",
+        file="services/node_agent/mps/supervisor.py",
+        old="        except (OSError, CanaryError, MpsError) as error:\n",
+        new="        except (OSError, CanaryError, MpsError) as error:\n            self._proof = None\n",
+        tests=("tests/contract/enforcement/test_mps.py::test_an_attempt_that_could_not_be_made_leaves_the_last_proof",),
+    ),
+    Mutant(
         name="mps-percentage-rounded-up",
         what="the percentages of a GPU's clients add up to more than all of it",
         file=DRIVER,

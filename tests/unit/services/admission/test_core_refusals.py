@@ -103,6 +103,18 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "write it with a unit, such as 16Gi",
     ),
     ("memory in petabytes", pod(container(memory="16Pi")), "memory-too-large", "in bytes, written like 16Gi"),
+    (
+        "more containers than are compared",
+        pod(*(container(gpu=1) | {"name": f"c{i}"} for i in range(257))),
+        "too-many-containers",
+        "the pod has 257 containers; a pod with GPUs may have 256 at most",
+    ),
+    (
+        "annotations that the API server refuses after the webhooks",
+        pod(container(gpu=1), annotations={"a": "x" * (256 * 1024)}),
+        "annotations-too-large",
+        "have 262145 bytes; they may have 262144 at most",
+    ),
     ("gpu count as memory", pod(container(gpu=16384)), "too-many-gpus", "counts GPUs, not memory"),
     ("compute over 100 of one gpu", pod(container(compute=150)), "compute-too-large", "at most 100"),
     ("compute over 200 of two gpus", pod(container(gpu=2, compute=201)), "compute-too-large", "at most 200"),

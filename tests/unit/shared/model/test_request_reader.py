@@ -237,6 +237,8 @@ def test_a_pod_may_be_choosy_about_its_gpus() -> None:
         ("topology-mode", "best-effort", "annotation kerf.dev/topology-mode is 'best-effort'; it must be ring"),
         ("policy", "fgd", "is 'fgd'; it must be one of kerf, binpack, spread, least-loaded-nearest"),
         ("gpu-uuid", " ", "UUIDs"),
+        ("gpu-model", "|".join(f"H{i}" for i in range(65)), "names 65 GPU models; name 64 at most"),
+        ("gpu-uuid-not", "G" * 4097, "has 4097 characters; it may have 4096 at most"),
     ],
 )
 def test_an_invalid_annotation_is_refused_with_what_to_write(annotation: str, value: str, says: str) -> None:

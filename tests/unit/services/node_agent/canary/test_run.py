@@ -58,7 +58,7 @@ def canary(
 
 
 async def test_the_interposer_is_proven_on_every_allocation_path(build: Path, tmp_path: Path) -> None:
-    proof = await canary(build, tmp_path, build / "test" / "libkerf.so").run(UUID, 0, "580.1", "digest", 5)
+    proof = await canary(build, tmp_path, build / "test" / "libkerf.so").run(UUID, "580.1", "digest", 5)
     assert (proof.ok, proof.sentence, proof.turns_sentence) == (True, "", "")
     assert (proof.driver_version, proof.library, proof.max_memory_bytes, len(proof.paths)) == (
         "580.1",
@@ -72,7 +72,7 @@ async def test_the_interposer_is_proven_on_every_allocation_path(build: Path, tm
 
 async def test_time_slicing_is_proven_by_two_slices_that_are_busy_at_once(build: Path, tmp_path: Path) -> None:
     """Of equal rank: the driver's time slices. Of different rank: the lower one gets only what its bound leaves it."""
-    proof = await canary(build, tmp_path, build / "test" / "libkerf.so").run(UUID, 0, "580.1", "digest", 5)
+    proof = await canary(build, tmp_path, build / "test" / "libkerf.so").run(UUID, "580.1", "digest", 5)
     assert proof.turns_sentence == ""
     first, second, higher, lower = proof.turns_milli
     assert (abs(first - 500) <= 50, abs(second - 500) <= 50) == (True, True)
@@ -91,7 +91,7 @@ async def test_the_length_of_the_kernel_is_measured_once_before_probes_run_at_on
     )
     (folder / "probe").chmod(0o755)
     proof = await canary(folder, tmp_path, build / "test" / "libkerf.so", build / "libcuda.so.1").run(
-        UUID, 0, "580.1", "digest", 5
+        UUID, "580.1", "digest", 5
     )
     assert proof.ok
     ran = [line.split() for line in log.read_text().splitlines()]
@@ -119,9 +119,9 @@ async def test_a_driver_that_compiles_nothing_is_named_with_the_library_that_it_
     shutil.copy(build / "libcuda.so.1", driver)
     made = canary(build, tmp_path, build / "test" / "libkerf.so", driver, KERF_FAKE_CUDA_JIT="1")
     with pytest.raises(CanaryError, match=r"libnvidia-ptxjitcompiler\.so\.1 is missing"):
-        await made.run(UUID, 0, "580.1", "digest", 5)
+        await made.run(UUID, "580.1", "digest", 5)
     compiler(tmp_path)
-    assert (await made.run(UUID, 0, "580.1", "digest", 5)).sentence == ""
+    assert (await made.run(UUID, "580.1", "digest", 5)).sentence == ""
 
 
 async def test_a_context_is_measured_by_what_nvml_reports_for_the_probe_itself(build: Path, tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ async def test_a_context_is_measured_by_what_nvml_reports_for_the_probe_itself(b
         "LD_LIBRARY_PATH": str(built("nvml")),
         "KERF_FAKE_CUDA_CONTEXT_MIB": "311",
     }
-    proof = await canary(build, tmp_path, build / "test" / "libkerf.so", **driver).run(UUID, 0, "580.1", "digest", 5)
+    proof = await canary(build, tmp_path, build / "test" / "libkerf.so", **driver).run(UUID, "580.1", "digest", 5)
     assert (proof.context_bytes, proof.seen_bytes) == (417 << 20, 417 << 20)
 
 
@@ -155,7 +155,7 @@ async def test_the_drivers_limit_is_proven_by_a_probe_without_the_library_in_a_c
             cgroups=tree.root,
             KERF_FAKE_LIMITS_MANAGED=managed,
         )
-        proof = await made.run(UUID, 0, "580.1", "digest", 5)
+        proof = await made.run(UUID, "580.1", "digest", 5)
         assert (proof.ok, proof.driver_limit, why in proof.driver_limit_sentence) == (True, state, True)
         assert [path.name for path in tree.root.iterdir() if path.is_dir()] == []
     assert (tmp_path / "limits").read_text() == ""
@@ -165,16 +165,16 @@ async def test_a_driver_and_a_host_without_such_limits_are_told_apart_from_limit
     build: Path, tmp_path: Path, nvml: NvmlDevices, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = build / "test" / "libkerf.so"
-    proof = await canary(build, tmp_path, library, limit=nvml.limit_memory).run(UUID, 0, "580.1", "digest", 5)
+    proof = await canary(build, tmp_path, library, limit=nvml.limit_memory).run(UUID, "580.1", "digest", 5)
     assert proof.driver_limit == "none"
     assert proof.driver_limit_sentence == "the host has no cgroups of version 2 for pods"
     with pod_tree("v2") as tree:
         made = canary(build, tmp_path, library, limit=nvml.limit_memory, cgroups=tree.root)
-        proof = await made.run(UUID, 0, "580.1", "digest", 5)
+        proof = await made.run(UUID, "580.1", "digest", 5)
         assert (proof.driver_limit, proof.driver_limit_sentence) == ("none", "NVML: Not Supported")
         monkeypatch.setenv("KERF_FAKE_LIMITS", str(tmp_path / "limits"))
         monkeypatch.setenv("KERF_FAKE_LIMITS_DEAF", "1")
-        proof = await made.run(UUID, 0, "580.1", "digest", 5)
+        proof = await made.run(UUID, "580.1", "digest", 5)
         assert (proof.driver_limit, "was told a limit" in proof.driver_limit_sentence) == ("fails", True)
 
 
@@ -185,7 +185,7 @@ async def test_cgroups_that_the_agent_cannot_change_prove_no_limit_of_the_driver
     (tmp_path / "cgroups").write_text("no directory")
     library = build / "test" / "libkerf.so"
     made = canary(build, tmp_path, library, limit=nvml.limit_memory, cgroups=tmp_path / "cgroups")
-    proof = await made.run(UUID, 0, "580.1", "digest", 5)
+    proof = await made.run(UUID, "580.1", "digest", 5)
     assert (proof.ok, proof.sentence, proof.driver_limit) == (True, "", "fails")
     assert "kerf-canary: Not a directory" in proof.driver_limit_sentence
 
@@ -193,7 +193,7 @@ async def test_cgroups_that_the_agent_cannot_change_prove_no_limit_of_the_driver
 async def test_the_canary_runs_on_the_gpu_that_it_is_given(build: Path, tmp_path: Path) -> None:
     uuid = UUID.removesuffix("1") + "2"
     made = canary(build, tmp_path, build / "test" / "libkerf.so", KERF_FAKE_CUDA_DEVICES="2")
-    proof = await made.run(uuid, 1, "580.1", "digest", 5)
+    proof = await made.run(uuid, "580.1", "digest", 5)
     assert (proof.sentence, proof.gpu) == ("", uuid)
 
 
@@ -204,21 +204,21 @@ async def test_the_memory_of_contexts_and_pools_is_measured(build: Path, tmp_pat
         "KERF_FAKE_CUDA_CONTEXT_MIB": "311",
         "KERF_FAKE_CUDA_POOL_KIB": "32768",
     }
-    proof = await canary(build, tmp_path, build / "test" / "libkerf.so", **driver).run(UUID, 0, "580.1", "digest", 5)
+    proof = await canary(build, tmp_path, build / "test" / "libkerf.so", **driver).run(UUID, "580.1", "digest", 5)
     assert (proof.sentence, proof.context_bytes, proof.pool_chunk_bytes) == ("", 311 << 20, 32 << 20)
     assert proof.seen_bytes == 0, "no NVML answers here"
 
 
 async def test_the_canary_fails_without_the_interposer(build: Path, tmp_path: Path) -> None:
     """This is the purpose of the canary: it detects a library that is not preloaded, for whatever reason."""
-    proof = await canary(build, tmp_path, None).run(UUID, 0, "580.1", "digest", 5)
+    proof = await canary(build, tmp_path, None).run(UUID, "580.1", "digest", 5)
     assert not proof.ok
     assert "cuMemGetInfo shows" in proof.sentence
 
 
 async def test_an_unreachable_driver_proves_and_disproves_nothing(build: Path, tmp_path: Path) -> None:
     with pytest.raises(CanaryError, match="ended with status 3"):
-        await canary(build, tmp_path, None, tmp_path / "none.so").run(UUID, 0, "580.1", "digest", 5)
+        await canary(build, tmp_path, None, tmp_path / "none.so").run(UUID, "580.1", "digest", 5)
 
 
 @pytest.fixture
@@ -246,7 +246,7 @@ async def test_the_shipped_library_finds_its_page_in_a_mount_namespace(
         environment={"KERF_FAKE_CUDA": str(tmp_path / "world")},
     )
     try:
-        proof = await made.run(UUID, 0, "580.1", "digest", 5)
+        proof = await made.run(UUID, "580.1", "digest", 5)
     except CanaryError as error:
         if "unshare" in str(error):
             pytest.skip(f"mount namespaces are not available here: {error}")
