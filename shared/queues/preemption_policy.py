@@ -21,11 +21,10 @@ from shared.book.gangs import Gangs
 from shared.book.states import GrantState, PodState
 from shared.model.grant import Grant
 from shared.model.life import NOT_PREEMPTIBLE
-from shared.queues.amounts import NOTHING, Amount, room_of
+from shared.queues.amounts import Amount
 from shared.queues.fair_shares import fair_shares
 from shared.queues.queues import Queues
 from shared.queues.tree import Branch
-from shared.queues.usage import Usage
 
 _GUARANTEE, _FAIR_SHARE = 0, 1
 _EQUALS = "of no lower priority"
@@ -123,17 +122,11 @@ class PreemptionPolicy:
     def quota_exceeded(self, beneficiaries: Sequence[PodState], gone: Iterable[str] = ()) -> str:
         """Returns which quota the beneficiaries would exceed even without these pods, by uid; empty if none. Of a pod
         that is deleted a grant may still count."""
-        usage = self._queues.usage
-        if usage is None:
-            return ""
-        return self._exceeded(usage, [(state, self._queues.ask(state)) for state in beneficiaries], gone)
+        return self._queues.exceeded_by([(state, self._queues.ask(state)) for state in beneficiaries], gone)
 
     def quota_exceeded_on(self, placed: Sequence[tuple[PodState, Grant]], gone: Iterable[str]) -> str:
         """Returns the same for the GPUs that were found: of a small one a slice takes a larger part."""
-        usage = self._queues.usage
-        if usage is None:
-            return ""
-        return self._exceeded(usage, [(state, room_of(state, usage.milli_of(grant))) for state, grant in placed], gone)
+        return self._queues.exceeded_on(placed, gone)
 
     def quota_exceeded_by_resuming(self, suspended: Sequence[tuple[PodState, GrantState]]) -> str:
         """Returns the same for suspended pods that would have all of their grants again. What a pod gives up does not
@@ -145,21 +138,7 @@ class PreemptionPolicy:
             (state, Amount(gpu_milli=usage.milli_of(held.given) - usage.milli_of(held.grant)))
             for state, held in suspended
         ]
-        return self._exceeded(usage, asked, ())
-
-    def _exceeded(self, usage: Usage, asked: Sequence[tuple[PodState, Amount]], gone: Iterable[str]) -> str:
-        """Each pod by its own queue, and by whether it may borrow: a gang's members may differ in both."""
-        alike: dict[tuple[str, bool], tuple[PodState, Amount]] = {}
-        for state, amount in asked:
-            kind = usage.kind_of(state)
-            first, together = alike.get(kind, (state, NOTHING))
-            alike[kind] = (first, together.plus(amount))
-        with usage.without(gone), usage.with_all(alike.values()):
-            for state, amount in alike.values():
-                hit = self._queues.hit(state, NOTHING, amount)
-                if hit is not None:
-                    return f"{state.key} would exceed the quota of queue {hit.queue.name}"
-        return ""
+        return self._queues.exceeded_by(asked)
 
     def is_non_borrowing(self, state: PodState) -> bool:
         """Whether the pod stays within its queue's guarantee by policy."""

@@ -5,14 +5,16 @@ Without a policy there is neither, and all pods are in one queue.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY, QueuePolicy
+from shared.model.grant import Grant
 from shared.model.objects import ConfigMap
 from shared.model.units import WHOLE_GPU_MILLI
-from shared.queues.amounts import Amount, ask_of
+from shared.queues.amounts import NOTHING, Amount, ask_of, room_of
 from shared.queues.tree import Bound, Branch, Tree, first_over
 from shared.queues.usage import Usage
 
@@ -82,6 +84,31 @@ class Queues:
                 if index is not None:
                     return Hit(at, index, used, bound[index] or 0, guarantee)
         return None
+
+    def exceeded_by(self, asked: Sequence[tuple[PodState, Amount]], gone: Iterable[str] = ()) -> str:
+        """Returns which quota these pods would exceed together if they had these amounts too, and those of `gone`, by
+        uid, nothing; empty if none. Each counts in its own queue, and by whether it may borrow: a gang's members may
+        differ in both."""
+        if self.usage is None:
+            return ""
+        alike: dict[tuple[str, bool], tuple[PodState, Amount]] = {}
+        for state, amount in asked:
+            kind = self.usage.kind_of(state)
+            first, together = alike.get(kind, (state, NOTHING))
+            alike[kind] = (first, together.plus(amount))
+        with self.usage.without(gone), self.usage.with_all(alike.values()):
+            for state, amount in alike.values():
+                hit = self.hit(state, NOTHING, amount)
+                if hit is not None:
+                    return f"{state.key} would exceed the quota of queue {hit.queue.name}"
+        return ""
+
+    def exceeded_on(self, placed: Sequence[tuple[PodState, Grant]], gone: Iterable[str] = ()) -> str:
+        """Returns the same for the GPUs that were found: of a small one a slice takes a larger part."""
+        usage = self.usage
+        if usage is None:
+            return ""
+        return self.exceeded_by([(state, room_of(state, usage.milli_of(grant))) for state, grant in placed], gone)
 
     @staticmethod
     def bounds(at: Branch, *, non_borrowing: bool) -> list[tuple[Bound, Amount, bool]]:

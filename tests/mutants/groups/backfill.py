@@ -11,6 +11,38 @@ _STARVATION = "tests/unit/services/placement/scheduling/backfill/test_reservatio
 
 MUTANTS = [
     Mutant(
+        name="stuck-pods-hide-the-others",
+        what="pods for which no places were found keep others from their reservation",
+        file="services/placement/scheduling/backfill/reservations.py",
+        old='                continue  # it must not hide those after it\n',
+        new='                pass\n',
+        tests=('tests/unit/services/placement/scheduling/backfill/test_reservations.py::test_stuck_pods_ahead_do_not_keep_others_from_their_reservation',),
+    ),
+    Mutant(
+        name="reserved-beyond-the-quota",
+        what="places are reserved for a pod that its quota never allows",
+        file="services/placement/scheduling/backfill/choosing.py",
+        old='        place = trial.engine.decide(states[0], fair.rows_within(states[0]))\n',
+        new='        place = trial.engine.decide(states[0])\n',
+        tests=('tests/unit/services/placement/scheduling/backfill/test_reservations.py::test_nothing_is_reserved_where_the_quota_would_never_allow_it',),
+    ),
+    Mutant(
+        name="gangs-reserved-beyond-the-quota",
+        what="places are reserved for a gang that its quota does not allow",
+        file="services/placement/scheduling/backfill/choosing.py",
+        old='    return found if is_within(found, trial.book, fair) else None\n\n',
+        new='    return found\n\n',
+        tests=('tests/unit/services/placement/scheduling/backfill/test_reservations.py::test_no_gang_has_places_reserved_that_its_quota_does_not_allow',),
+    ),
+    Mutant(
+        name="too-few-reserved",
+        what="a gang that needs more members keeps the reservation for fewer",
+        file="services/placement/scheduling/backfill/reservations.py",
+        old='            if gang.by_leaf(kept.places) != gang.by_leaf(together):\n',
+        new='            if False:\n',
+        tests=('tests/unit/services/placement/scheduling/backfill/test_reservations.py::test_a_gang_that_needs_more_members_has_more_reserved',),
+    ),
+    Mutant(
         name="moved-reservation-untold",
         what="pods that were kept off places which are others now are not tried again",
         file=_RESERVATIONS,

@@ -441,9 +441,9 @@ MUTANTS = [
     Mutant(
         name="plans-by-their-first-beneficiary",
         what="a plan is compared with the quota of its first beneficiary's queue alone",
-        file="shared/queues/preemption_policy.py",
-        old="                hit = self._queues.hit(state, NOTHING, amount)\n",
-        new="                hit = self._queues.hit(asked[0][0], NOTHING, amount)\n",
+        file="shared/queues/queues.py",
+        old="                hit = self.hit(state, NOTHING, amount)\n",
+        new="                hit = self.hit(asked[0][0], NOTHING, amount)\n",
         tests=(
             "tests/unit/shared/queues/test_preemption_policy.py::"
             "test_beneficiaries_in_several_queues_each_count_in_their_own",

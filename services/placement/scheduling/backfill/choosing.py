@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -10,10 +10,12 @@ import numpy as np
 
 from services.placement.engine.engine import Engine
 from services.placement.scheduling.backfill.ends import estimated_s
+from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.gangs.domains import may_fit
 from services.placement.scheduling.gangs.placing import by_size, place_gang
 from services.placement.scheduling.grants import TrialGrants
 from services.placement.scheduling.trial import Trial
+from shared.book.book import Book
 from shared.book.gangs import GangState
 from shared.book.states import GrantState, PodState
 from shared.contracts.preemption import HeldPlace
@@ -37,18 +39,20 @@ def choose(
     members: Sequence[PodState],
     gang: GangState | None,
     engine: Engine,
+    *,
+    fair: Fair,
     unix_s: float,
     reserve: Callable[[Trial], None],
 ) -> Chosen | None:
-    """Returns the places that these members could have soonest; None if there are none.
+    """Returns the places that these members could have soonest, within the quotas; None if there are none.
 
     Pods with GPUs are taken away in the order in which they are expected to end, as few of them as will do. Pods
     without GPUs and those of other schedulers stay. `reserve`: books in the trial what is reserved for others.
     """
     ends = _ends(members, engine, unix_s)
-    found = _soonest(members, gang, engine, [one.held for one in ends[:MOST_AWAITED]], reserve)
+    found = _soonest(members, gang, engine, [one.held for one in ends[:MOST_AWAITED]], fair=fair, reserve=reserve)
     if found is None and len(ends) > MOST_AWAITED:
-        found = _soonest(members, gang, engine, _by_node(ends)[:MOST_BY_NODE], reserve)
+        found = _soonest(members, gang, engine, _by_node(ends)[:MOST_BY_NODE], fair=fair, reserve=reserve)
     return found
 
 
@@ -57,6 +61,8 @@ def _soonest(
     gang: GangState | None,
     engine: Engine,
     ends: Sequence[GrantState],
+    *,
+    fair: Fair,
     reserve: Callable[[Trial], None],
 ) -> Chosen | None:
     """Returns the places that there are when the first of these grants have ended.
@@ -67,7 +73,7 @@ def _soonest(
     reserve(trial)
     lifted = _Lifted(trial, ends)
     few, many = -1, 0
-    while not _may_fit(trial, gang, members):
+    while not _may_fit(trial, gang, members, fair):
         if many == len(ends):
             return None
         few, many = many, min(max(1, 2 * many), len(ends))
@@ -75,13 +81,13 @@ def _soonest(
     while many - few > 1:
         half = (few + many) // 2
         lifted.first(half)
-        few, many = (few, half) if _may_fit(trial, gang, members) else (half, many)
+        few, many = (few, half) if _may_fit(trial, gang, members, fair) else (half, many)
     lifted.first(many)
-    places, more = _try(trial, gang, members), 1
+    places, more = _try(trial, gang, members, fair), 1
     while places is None and many < len(ends):
         many, more = min(many + more, len(ends)), 2 * more
         lifted.first(many)
-        places = _try(trial, gang, members)
+        places = _try(trial, gang, members, fair)
     if places is None:
         return None
     nodes = {place.node for place in places.values()}
@@ -149,22 +155,31 @@ def _ends(members: Sequence[PodState], engine: Engine, unix_s: float) -> list[_E
     return sorted(found.values(), key=lambda one: one[:2])
 
 
-def _may_fit(trial: Trial, gang: GangState | None, members: Sequence[PodState]) -> bool:
+def _may_fit(trial: Trial, gang: GangState | None, members: Sequence[PodState], fair: Fair) -> bool:
     """Whether there may be places, by counting; of a pod by itself, whether there is one."""
     states = [trial.book.pods[state.uid] for state in members]
-    return trial.engine.decide(states[0]) is not None if gang is None else may_fit(gang, states, trial.engine)
+    if gang is None:
+        return trial.engine.decide(states[0], fair.rows_within(states[0])) is not None
+    return may_fit(gang, states, trial.engine)
 
 
-def _try(trial: Trial, gang: GangState | None, members: Sequence[PodState]) -> dict[str, HeldPlace] | None:
+def _try(trial: Trial, gang: GangState | None, members: Sequence[PodState], fair: Fair) -> dict[str, HeldPlace] | None:
     """Places as the trial stands now; the trial is as before when this returns."""
     states = [trial.book.pods[state.uid] for state in members]
     if gang is None:
-        place = trial.engine.decide(states[0])
+        place = trial.engine.decide(states[0], fair.rows_within(states[0]))
         grant = None if place is None else TrialGrants.grant(states[0], place)
-        return None if place is None else {states[0].uid: HeldPlace(node=place.node, grant=grant)}
+        found = {} if place is None else {states[0].uid: HeldPlace(node=place.node, grant=grant)}
+        return found if found and is_within(found, trial.book, fair) else None
     mark = trial.transaction.mark
     tried = place_gang(gang, by_size(states), trial.engine, TrialGrants(), transaction=trial.transaction)
     trial.transaction.roll_back(mark)
     if tried.misfit is not None:
         return None
-    return {one.state.uid: HeldPlace(node=one.place.node, grant=one.grant) for one in tried.placed}
+    found = {one.state.uid: HeldPlace(node=one.place.node, grant=one.grant) for one in tried.placed}
+    return found if is_within(found, trial.book, fair) else None
+
+
+def is_within(places: Mapping[str, HeldPlace], book: Book, fair: Fair) -> bool:
+    """Whether the quotas would allow these places, with the parts of their GPUs that they are."""
+    return not fair.exceeded_on([(book.pods[uid], one.grant) for uid, one in places.items() if one.grant is not None])

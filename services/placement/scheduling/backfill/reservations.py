@@ -17,12 +17,13 @@ import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cmp_to_key
+from itertools import islice
 
 import msgspec
 
 from services.placement.config import Config
 from services.placement.engine.engine import Engine
-from services.placement.scheduling.backfill.choosing import choose, lift
+from services.placement.scheduling.backfill.choosing import choose, is_within, lift
 from services.placement.scheduling.backfill.ends import end_of
 from services.placement.scheduling.equivalence_group import Entry
 from services.placement.scheduling.fair.fair import Fair
@@ -45,6 +46,8 @@ LOOK_S = 2.0
 START_S = 60.0
 """How long a pod may take from its Binding to its start, for one that has to end before a reservation is needed."""
 _CANDIDATES_MOST = 8
+_VAIN_MOST = 4
+"""For how many at most no places are found in one look: each search may cost a second on a large cluster."""
 _AGAIN_FIRST_S, _AGAIN_MOST_S = 10.0, 60.0
 """For how long no places are looked for again where none were found; doubled each time."""
 _LATER_S = 1.0
@@ -222,17 +225,20 @@ class Backfill:
         self._look_at = now + LOOK_S
         accepted: dict[str, HeadReservation] = {}
         before = {key: (kept.starts_by, _shares(kept)) for key, kept in self.kept.items()}
-        waiting = self._waiting_long(now, first_seen, planned)
-        for uid in waiting:
+        vain = 0
+        for uid in self._waiting_long(now, first_seen, planned):
             if len(accepted) == self._config.max_reservations:
                 break
+            if vain == _VAIN_MOST and self._key(uid) not in self.kept:
+                continue
             kept = self._for(uid, accepted, now)
             if kept is not None:
                 accepted[kept.key] = kept
+            else:
+                vain += 1
         self.kept = accepted
-        keys = {self._key(uid) for uid in waiting}
         for known in (self._pauses, self.too_large, self._since):
-            for key in [key for key in known if key not in keys]:
+            for key in [key for key in known if not self._waits(key)]:
                 del known[key]
         if any(
             key not in accepted or _later(accepted[key].starts_by, start) or _shares(accepted[key]) != shares
@@ -252,11 +258,15 @@ class Backfill:
         heads = {self._queue.first_with(next(iter(kept.places))) for kept in self.kept.values()}
         for queue, entry in self._queue.first_waiting(now, self._config.max_reservations, heads):
             state = self._book.pods[entry[3]]
-            after_s = self._after_s(state)
+            after_s, key = self._after_s(state), self._key(state.uid)
+            if key not in self.kept and self._pauses.get(key, (now, 0.0))[0] > now:
+                continue  # it must not hide those after it
             if after_s and self._gangs.needs_gpus(state) and now - first_seen.get(state.uid, now) >= after_s:
                 by_queue.setdefault(queue, []).append(entry)
         firsts = [uid for waiting in by_queue.values() for uid in self._first_able(waiting, planned)]
-        return sorted(firsts, key=cmp_to_key(self._compare))[:_CANDIDATES_MOST]
+        new = (uid for uid in sorted(firsts, key=cmp_to_key(self._compare)) if self._key(uid) not in self.kept)
+        known = [uid for uid in firsts if self._key(uid) in self.kept]
+        return sorted([*known, *islice(new, _CANDIDATES_MOST)], key=cmp_to_key(self._compare))
 
     def _first_able(self, waiting: list[Entry], planned: Collection[str]) -> list[str]:
         """Of the waiting pods of a queue the first ones that may have capacity reserved."""
@@ -297,18 +307,28 @@ class Backfill:
         gang = self._gangs.of(uid)
         return uid if gang is None else gang.key
 
+    def _waits(self, key: str) -> bool:
+        """Whether the pod with this uid, or the gang with this key, still waits."""
+        gang = self._gangs.by_key.get(key)
+        return key in self._queue if gang is None else bool(gang.waiting)
+
     def _for(self, uid: str, accepted: Mapping[str, HeadReservation], now: float) -> HeadReservation | None:
         """The reservation for the pod or gang that `uid` heads, beside more important ones."""
         key, gang = self._key(uid), self._gangs.of(uid)
         known, most = self.kept.get(key), self._most_milli() - sum(kept.gpu_milli for kept in accepted.values())
         if known is not None and known.gpu_milli <= most and self._still_fits(known, accepted):
             return known
-        if self._pauses.get(key, (now, 0.0))[0] > now:
-            return None
         members = (
             [self._book.pods[member] for member in self._queue.group_with(uid)] if gang else [self._book.pods[uid]]
         )
-        chosen = choose(members, gang, self._engine, self._unix_s, lambda trial: _book_all(accepted, trial.book))
+        chosen = choose(
+            members,
+            gang,
+            self._engine,
+            fair=self._fair,
+            unix_s=self._unix_s,
+            reserve=lambda trial: _book_all(accepted, trial.book),
+        )
         milli = 0 if chosen is None else self._milli_of(chosen.places)
         name = self._book.pods[uid].key if gang is None else f"gang {gang.key}"
         self.too_large.pop(key, None)
@@ -339,7 +359,13 @@ class Backfill:
 
     def _still_fits(self, kept: HeadReservation, accepted: Mapping[str, HeadReservation]) -> bool:
         """Whether its members would fit on the same nodes if what they wait for had ended, and all that has come since
-        and ends in time. Its places are then brought up to date."""
+        and ends in time; and whether they are still as many as have to be placed. Its places are then brought up to
+        date."""
+        gang = self._gangs.by_key.get(kept.gang)
+        if gang is not None:
+            together = gang.together(self._queue.group_with(next(iter(kept.places))))
+            if gang.by_leaf(kept.places) != gang.by_leaf(together):
+                return False
         if any(uid not in self._queue or p.node not in self._book.nodes for uid, p in kept.places.items()):
             return False
         trial = Trial(self._engine)
@@ -355,6 +381,8 @@ class Backfill:
             if place is None:
                 return False
             places[uid] = HeldPlace(node=place.node, grant=TrialGrants.grant(state, place))
+        if not is_within(places, self._book, self._fair):
+            return False
         kept.places, kept.starts_by = places, self._start_of(kept)
         return True
 

@@ -469,3 +469,63 @@ def test_a_queue_within_its_guarantee_is_not_kept_off_and_one_that_borrows_is() 
     site.wait(LOOK_S)
     borrows = site.arrives("later", labels={"kerf.dev/queue": "batch"})
     assert site.node_of(borrows) == ""
+
+
+def test_stuck_pods_ahead_do_not_keep_others_from_their_reservation() -> None:
+    """Nothing will ever fit them: no node has the label that they select."""
+    site = Site({"a": 2, "b": 2})
+    for node in ("a", "b"):
+        site.runs(f"old-{node}", on=node)
+    for number in range(20):
+        site.arrives(f"stuck{number}", at=0, node_selector={"nope": str(number)})
+    site.gang(at=100)
+    site.wait()
+    site.wait(30)
+    assert [kept.name for kept in site.kept] == ["gang team/train"]
+
+
+def test_nothing_is_reserved_where_the_quota_would_never_allow_it() -> None:
+    """A slice is a larger part of a small GPU, whose pod is expected to end first."""
+    site = Site({}, queues="queues: [{name: team, limit: {gpus: 0.5}}, {name: other}]")
+    for name, memory_mib in (("small", 40_960), ("large", 81_920)):
+        site.placement.facts(build.node(name))
+        site.placement.send(m.InventorySeen(build.inventory(name, gpus=1, memory_mib=memory_mib)))
+    other = {"labels": {"kerf.dev/queue": "other"}}
+    site.runs("first", on="small", **other)
+    last = site.runs("last", on="large", started_s_ago=5_000, **other)
+    head = site.arrives("head", memory="40Gi", at=0, labels={"kerf.dev/queue": "team"})
+    site.wait()
+    assert site.nodes_kept == [["large"]]
+    site.ends(last)
+    site.wait(LOOK_S)
+    assert site.node_of(head) == "large"
+
+
+def test_no_gang_has_places_reserved_that_its_quota_does_not_allow() -> None:
+    site = Site({}, queues="queues: [{name: team, limit: {gpus: 1}}, {name: other}]")
+    for name, memory_mib in (("a", 40_960), ("b", 40_960), ("large", 81_920)):
+        site.placement.facts(build.node(name))
+        site.placement.send(m.InventorySeen(build.inventory(name, gpus=1, memory_mib=memory_mib)))
+    for node in ("a", "b", "large"):
+        site.runs(f"old-{node}", on=node, labels={"kerf.dev/queue": "other"})
+    pods = [
+        member(f"g{number}", gang="train", size=2, memory="40Gi", labels={"kerf.dev/queue": "team"}, created=created(0))
+        for number in range(2)
+    ]
+    site.placement.facts(*pods)
+    site.wait()
+    assert site.nodes_kept == [], "it will not start on GPUs of which its slices take more than the limit"
+
+
+def test_a_gang_that_needs_more_members_has_more_reserved() -> None:
+    site = Site({"a": 2, "b": 2, "c": 2, "d": 2})
+    for node in "abcd":
+        site.runs(f"old-{node}", on=node)
+    pods = [member(f"g{i}", gang="train", size=2, gpus=2, created=created(i)) for i in range(4)]
+    site.placement.facts(*pods)
+    site.wait()
+    assert [len(kept.places) for kept in site.kept] == [2]
+    notes = {names.ANNOTATION_GANG_SIZE: "4"}
+    site.placement.facts(*(build.newer(pod, annotations=pod.metadata.annotations | notes) for pod in pods))
+    site.wait(2 * LOOK_S)
+    assert [len(kept.places) for kept in site.kept] == [4]
