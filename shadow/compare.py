@@ -100,9 +100,16 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
 
 def compare(history: History, kerf: Rerun) -> Comparison:
     taken = _taken(history)
-    there_waits = {uid: _wait(life, life.bound_s, history) for uid, life in taken.items() if not life.ran_before}
+    there_waits = {
+        uid: _wait(life.created_s, life.bound_s, life.left_s, history)
+        for uid, life in taken.items()
+        if not life.ran_before
+    }
+    still = sum(1 for life in taken.values() if life.bound_s is None and life.left_s is None)
     return Comparison(
-        there=_side(history, history.steps, there_waits, {uid: life.bound_s for uid, life in taken.items()}),
+        there=_side(
+            history, history.steps, there_waits, {uid: life.bound_s for uid, life in taken.items()}, waiting=still
+        ),
         kerf=kerfs_side(history, kerf),
         pods=len(taken),
         ran_before=sum(1 for life in taken.values() if life.ran_before),
@@ -118,16 +125,14 @@ def compare(history: History, kerf: Rerun) -> Comparison:
 
 def kerfs_side(history: History, kerf: Rerun) -> Side:
     started = {uid: kerf.placed[uid].at_s if uid in kerf.placed else None for uid in _taken(history)}
-    return _side(history, kerf.steps, waits_with(history, kerf), started)
+    lives = history.lives
+    still = sum(1 for uid, at in started.items() if at is None and lives[uid].deleted_s is None)
+    return _side(history, kerf.steps, waits_with(history, kerf), started, waiting=still)
 
 
 def waits_with(history: History, kerf: Rerun) -> dict[str, float]:
     """Seconds by uid; pods that ran before the watching began are left out."""
-    return {
-        uid: _wait(life, kerf.placed[uid].at_s if uid in kerf.placed else None, history)
-        for uid, life in _taken(history).items()
-        if not life.ran_before
-    }
+    return {uid: _kerfs_wait(life, kerf, history) for uid, life in _taken(history).items() if not life.ran_before}
 
 
 def _taken(history: History) -> dict[str, Life]:
@@ -135,18 +140,29 @@ def _taken(history: History) -> dict[str, Life]:
     return {uid: life for uid, life in history.lives.items() if isinstance(life.wanted, Wanted)}
 
 
-def _wait(life: Life, started_s: float | None, history: History) -> float:
-    until = started_s if started_s is not None else life.left_s if life.left_s is not None else history.ended_s
-    return max(0.0, until - life.created_s)
+def _wait(created_s: float, started_s: float | None, left_s: float | None, history: History) -> float:
+    until = started_s if started_s is not None else left_s if left_s is not None else history.ended_s
+    return max(0.0, until - created_s)
 
 
-def _side(history: History, steps: Iterable[Step], waits: dict[str, float], started: dict[str, float | None]) -> Side:
+def _kerfs_wait(life: Life, kerf: Rerun, history: History) -> float:
+    started_s = kerf.placed[life.uid].at_s if life.uid in kerf.placed else None
+    return _wait(life.created_s, started_s, life.deleted_s, history)
+
+
+def _side(
+    history: History,
+    steps: Iterable[Step],
+    waits: dict[str, float],
+    started: dict[str, float | None],
+    *,
+    waiting: int,
+) -> Side:
     meter = Meter(history)
     for step in steps:
         meter.take(step)
     meter.end(history.ended_s)
     ordered = sorted(waits.values())
-    lives = history.lives
     return Side(
         gpus_used=round(meter.mean("used"), 2),
         max_gpus_used=meter.max_used,
@@ -155,7 +171,7 @@ def _side(history: History, steps: Iterable[Step], waits: dict[str, float], star
         if meter.total["free"]
         else 0.0,
         pods_started=sum(1 for at in started.values() if at is not None),
-        pods_waiting=sum(1 for uid, at in started.items() if at is None and lives[uid].left_s is None),
+        pods_waiting=waiting,
         mean_wait_s=round(fmean(ordered), 1) if ordered else 0.0,
         p99_wait_s=round(ordered[ceil(0.99 * len(ordered)) - 1], 1) if ordered else 0.0,
         max_wait_s=round(ordered[-1], 1) if ordered else 0.0,
@@ -225,14 +241,14 @@ def _differences(history: History, kerf: Rerun, taken: dict[str, Life]) -> list[
         placed = kerf.placed.get(uid)
         there = Place(
             at_s=None if life.bound_s is None else round(life.bound_s - history.began_s, 3),
-            wait_s=round(_wait(life, life.bound_s, history), 3),
+            wait_s=round(_wait(life.created_s, life.bound_s, life.left_s, history), 3),
             node=life.node,
             gpus=life.gpus,
             gpus_known=life.gpus_known,
         )
         ours = Place(
             at_s=None if placed is None else round(placed.at_s - history.began_s, 3),
-            wait_s=round(_wait(life, None if placed is None else placed.at_s, history), 3),
+            wait_s=round(_kerfs_wait(life, kerf, history), 3),
             node="" if placed is None else placed.node,
             gpus=() if placed is None else placed.gpus,
         )
@@ -267,7 +283,7 @@ def _pending(history: History, kerf: Rerun, taken: dict[str, Life]) -> list[Pend
             told = f"runs on {placed.node} since {placed.at_s - life.created_s:.1f} s after it came"
         else:
             told = f"waits: {kerf.waits.get(uid) or 'it has not been decided on'}"
-        wait_s = round(_wait(life, None, history), 1)
+        wait_s = round(_wait(life.created_s, None, None, history), 1)
         found.append(Pending(pod=life.key, asks=_words(life), wait_s=wait_s, kerf=told))
     return sorted(found, key=lambda one: (-one.wait_s, one.pod))
 

@@ -86,6 +86,11 @@ class Life(msgspec.Struct, kw_only=True):
     gpus_known: bool = True
     wanted: requests.Wanted | requests.NotTaken | None = None
 
+    @property
+    def deleted_s(self) -> float | None:
+        """When it leaves whether it has run or not. One that ended by itself there does not before it has run."""
+        return None if self.finished and self.bound_s is not None else self.left_s
+
 
 class Other(msgspec.Struct, frozen=True):
     """A pod without GPUs on a node with GPUs: it holds CPU and memory. `pod` None: it has left."""
@@ -251,15 +256,16 @@ class _Reader:
         self.steps.append(Arrives(life.created_s, life.uid))
         return life
 
-    def _bound(self, life: Life, pod: SeenPod) -> None:
+    def _bound(self, life: Life, pod: SeenPod, *, again: bool = False) -> None:
+        """`again`: what it holds was taken off, and has a new name."""
         if life.bound_s is None:
             life.bound_s, life.node = self.now_s, pod.spec.node_name
         try:
             given = given_to(pod, self.around)
         except Unreadable as problem:
             self.unreadable[str(problem)] = None
-            return
-        if given is None or given == life.given:
+            given = life.given if again else None
+        if given is None or (given == life.given and not again):
             return
         if life.given is None:
             self.grants += 1
@@ -306,7 +312,7 @@ class _Reader:
             self.fleet.take(life.uid)
         for life in members:
             if life.bound_s is not None:
-                self._bound(life, self.pods[life.uid])
+                self._bound(life, self.pods[life.uid], again=True)
 
     def _without_gpus(self, pod: SeenPod) -> None:
         if pod.spec.node_name and pod.metadata.uid not in self.cpu_only:

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from heapq import heappop, heappush
 from itertools import count
+from math import inf
 
 import msgspec
 
 from services.placement import messages as m
 from services.placement.config import Config
 from services.placement.core import Core
+from services.placement.scheduling.pauses import PAUSE_MOST_S
 from shadow.history import Arrives, History, Leaves, Life, NodeIs, NodeLeaves, Starts, Step
 from shadow.objects import SeenPod
 from shadow.peers import Device, Given, Part
@@ -33,6 +35,8 @@ _BOOT = "shadow"
 _PAUSE_S = 1.0
 """Longer than placement gathers a batch."""
 _TERM = 100
+_OTHERS = 3 * 10**9
+"""Below this: nodes, and pods that ran when the watching began."""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,11 +66,17 @@ class _Kerf:
         self._history = history
         self._now = history.began_s
         self._clock = history.began_s
-        """Of the core; it may run ahead by the pauses."""
+        """Of the core; it runs ahead by the pauses of the turns."""
+        self._turned_s = history.began_s
+        """The time of the last turn."""
         self._numbers = count(1001)
         self._todo: list[tuple[float, int, Step]] = []
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
+        self._wake_s = inf
+        """When a pod that pauses is to be tried again."""
+        self._awake_until_s = 0.0
+        """Until when that is done: what has changed by now was tried by then."""
         self._bound: list[tuple[str, str, Grant | None]] = []
         self._steps: list[Step] = []
         self._placed: dict[str, Placed] = {}
@@ -80,14 +90,15 @@ class _Kerf:
                 self._at(step)
         for life in self._history.lives.values():
             if isinstance(life.wanted, Wanted):
-                self._at(Arrives(life.created_s, life.uid))
-                if life.left_s is not None and (life.bound_s is None or not life.finished):
-                    self._at(Leaves(life.left_s, life.uid))
+                self._at(Arrives(life.created_s, life.uid), first=life.ran_before)
+                if life.deleted_s is not None:
+                    self._at(Leaves(life.deleted_s, life.uid))
         records = ((_TERM - 2, TermRecord(holder="before")), (_TERM - 1, ReadyRecord(term=_TERM - 2)))
         self._send(m.TermTaken(term=_TERM, records=records, mark=LogMark(term=_TERM - 2, sequence=_TERM - 1)))
         others = list(self._history.others)
-        while self._todo or others:
-            self._now = min(self._todo[0][0] if self._todo else others[0].at_s, others[0].at_s if others else 1e18)
+        while True:
+            next_s = self._todo[0][0] if self._todo else inf
+            self._now = min(next_s, others[0].at_s if others else inf, self._wake_s)
             if self._now > self._history.ended_s:
                 break
             facts: list[Fact] = []
@@ -95,14 +106,16 @@ class _Kerf:
                 other = others.pop(0)
                 facts += self._other(other.uid, other.pod)
             inventories: list[Inventory] = []
-            while self._todo and self._todo[0][0] <= self._now:
+            before = bool(self._todo) and self._todo[0][1] < _OTHERS
+            while self._todo and self._todo[0][0] <= self._now and not (before and self._todo[0][1] >= _OTHERS):
                 facts += self._happens(heappop(self._todo)[2], inventories)
             self._turn(facts, inventories)
         return Rerun(placed=self._placed, waits=self._waits, steps=tuple(self._steps))
 
-    def _at(self, step: Step) -> None:
+    def _at(self, step: Step, *, first: bool = False) -> None:
+        """`first`: it comes to the nodes that there are, and is placed before all others of this time."""
         # Of one time: nodes come first, then pods leave, then they arrive.
-        order = {NodeIs: 0, NodeLeaves: 1, Leaves: 2, Arrives: 3, Starts: 4}[type(step)]
+        order = 2 if first else {NodeIs: 0, NodeLeaves: 1, Leaves: 3, Arrives: 4, Starts: 5}[type(step)]
         heappush(self._todo, (step.at_s, order * 10**9 + next(self._numbers), step))
 
     # --- what happens -----------------------------------------------------------------------------------------------
@@ -164,20 +177,31 @@ class _Kerf:
 
     def _turn(self, facts: list[Fact], inventories: list[Inventory]) -> None:
         """The core's turn at this time: until nothing more can start."""
-        self._clock = max(self._clock, self._now)
+        self._clock += self._now - self._turned_s
+        self._turned_s, changed = self._now, bool(facts)
+        nodes = [fact for fact in facts if isinstance(fact.object, Node)]
+        pods = [fact for fact in facts if not isinstance(fact.object, Node)]
+        # Pods that are gone come before all else: nothing more is decided for them.
+        self._send(m.FactsSeen(tuple(fact for fact in pods if isinstance(fact, Gone))))
         self._send(m.BeatSeen(tuple(self._nodes)))
         # Nodes with their GPUs come before pods, or a pod would first be told that no agent has answered.
-        self._send(m.FactsSeen(tuple(fact for fact in facts if isinstance(fact.object, Node))))
+        self._send(m.FactsSeen(tuple(nodes)))
         for inventory in inventories:
             self._send(m.InventorySeen(inventory))
-        self._send(m.FactsSeen(tuple(fact for fact in facts if not isinstance(fact.object, Node))))
+        self._send(m.FactsSeen(tuple(fact for fact in pods if isinstance(fact, Put))))
         while True:
             self._clock += _PAUSE_S
             self._send(m.BeatSeen(tuple(self._nodes)))
             self._send(m.Tick())
             if not self._bound:
                 break
+            changed = True
             self._run_bound()
+        if changed:
+            self._awake_until_s = self._now + PAUSE_MOST_S + _PAUSE_S
+        ends = self._core.queue.next_pause_end()
+        wake_s = inf if ends is None else self._now + max(_PAUSE_S, ends - self._clock)
+        self._wake_s = wake_s if wake_s <= self._awake_until_s else inf
 
     def _run_bound(self) -> None:
         """What was decided since runs."""

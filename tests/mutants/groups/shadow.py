@@ -6,6 +6,40 @@ UNIT = "tests/unit/shadow"
 
 MUTANTS = [
     Mutant(
+        name="shadow-ended-pods-wait-no-more",
+        what="a pod that Kerf never starts waits no more when it has ended there",
+        file="shadow/history.py",
+        old="        return None if self.finished and self.bound_s is not None else self.left_s\n",
+        new="        return self.left_s\n",
+        tests=(
+            "tests/unit/shadow/test_compare.py::test_a_pod_that_has_ended_there_and_never_started_with_kerf_still_waits",
+        ),
+    ),
+    Mutant(
+        name="shadow-pauses-never-end",
+        what="a pod that pauses is tried again only when something else happens",
+        file="shadow/rerun.py",
+        old="        self._wake_s = wake_s if wake_s <= self._awake_until_s else inf\n",
+        new="        self._wake_s = inf\n",
+        tests=("tests/unit/shadow/test_rerun.py::test_a_pod_that_pauses_is_tried_again_when_its_pause_ends",),
+    ),
+    Mutant(
+        name="shadow-running-pods-come-late",
+        what="pods that ran before are placed after those that waited",
+        file="shadow/rerun.py",
+        old="        order = 2 if first else ",
+        new="        order = ",
+        tests=("tests/unit/shadow/test_rerun.py::test_pods_that_ran_before_are_placed_before_those_that_waited",),
+    ),
+    Mutant(
+        name="shadow-members-hold-nothing",
+        what="members of a group whose GPU has no name yet hold nothing",
+        file="shadow/history.py",
+        old="(given == life.given and not again)",
+        new="given == life.given",
+        tests=("tests/unit/shadow/test_history.py::test_members_of_a_group_hold_their_gpu_until_it_has_a_name",),
+    ),
+    Mutant(
         name="shadow-writes",
         what="shadow mode sends whatever it is told to",
         file="shadow/watch.py",

@@ -90,3 +90,13 @@ def test_pods_that_wait_there_are_listed_with_what_became_of_them_with_kerf() ->
     assert [(one.pod, one.wait_s) for one in pending] == [("team/could", 10.0), ("team/not", 6.0)]
     assert pending[0].kerf == "runs on n1 since 0.0 s after it came"
     assert pending[1].kerf.startswith("waits: 0 of 1 nodes can take the pod")
+
+
+def test_a_pod_that_has_ended_there_and_never_started_with_kerf_still_waits() -> None:
+    """With Kerf the older pod has the GPU; there the job was faster."""
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    recording.seen(0, shadow.pod("serves", ONE, created_s=BEGAN_S - 100))
+    recording.seen(1, shadow.pod("job", ONE, on="n1")).seen(2, shadow.pod("job", ONE, on="n1", phase="Succeeded"))
+    found = compared(recording.seen(3, shadow.pod("serves", ONE, on="n1")), 3600)
+    assert (found.kerf.pods_waiting, found.kerf.max_wait_s) == (1, 3599.0)
+    assert (found.there.pods_waiting, found.there.max_wait_s) == (0, 3.0)

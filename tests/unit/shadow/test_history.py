@@ -115,3 +115,19 @@ def test_a_pending_pod_is_read_by_the_slices_of_the_clusters_nodes() -> None:
     recording = Recording(shadow.node("n1", shadow.gfd(1, replicas=4))).seen(1, shadow.pod("p", ONE))
     (ask,) = read_history(recording.ended(4)).lives["uid-p"].wanted.asks  # type: ignore[union-attr]
     assert ask.compute_milli == 250
+
+
+def test_members_of_a_group_hold_their_gpu_until_it_has_a_name() -> None:
+    """KAI's reservation pod is seen before its GPU is known."""
+
+    def member(name: str) -> SeenPod:
+        notes = {"gpu-fraction": "0.6", "received-resource-type": "Fraction"}
+        labels = {"runai-gpu-group": "g"}
+        return shadow.pod(name, scheduler="kai-scheduler", annotations=notes, labels=labels, on="n1")
+
+    reservation = shadow.pod(
+        "reserves", ONE, on="n1", namespace="kai-resource-reservation", labels={"runai-gpu-group": "g"}
+    )
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    found = read_history(recording.seen(1, member("a")).seen(2, reservation).seen(3, member("b")).ended(10))
+    assert [wrong.split(",")[0] for wrong in found.grants_wrong] == ["team/b"]

@@ -84,3 +84,10 @@ async def test_the_command_prints_both_fleets(tmp_path: Path) -> None:
     fleet.write_text("- {model: A}\n")
     wrong = await (await Command.start(*arguments)).done()
     assert (wrong.code, "such as - {model:" in wrong.err) == (1, True)
+
+
+def test_no_nodes_are_never_enough() -> None:
+    """The pods end there, and would wait for ever here."""
+    found = plan(history(), (Kind(model="T4", memory_mib=16_384, gpus=2, count=1),), "kerf", 35.0).enough
+    assert found is not None
+    assert found.counts == (1,)

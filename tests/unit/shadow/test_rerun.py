@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import msgspec
+import pytest
+
+from services.placement.scheduling.pauses import PAUSE_MOST_S
 from shadow.history import read_history
-from shadow.objects import NodeGone, NodeSeen
+from shadow.objects import NodeGone, NodeSeen, SeenPod
 from shadow.rerun import Rerun, rerun
 from tests.support import shadow
 from tests.support.shadow import BEGAN_S, Recording
@@ -74,3 +78,47 @@ def test_all_nodes_take_part_in_the_first_decision() -> None:
     recording = Recording(*(shadow.node(f"n{i}", shadow.gfd(1)) for i in range(5)))
     recording.seen(0, shadow.pod("a", scheduler="kai-scheduler", annotations={"gpu-fraction": "0.5"}))
     assert run(recording, 5).placed["uid-a"].why.startswith("5 of 5 nodes had room")
+
+
+def avoiding(pod: SeenPod, node: str = "n1") -> SeenPod:
+    """On this node alone, and beside no other pod with its label."""
+    term = {"topologyKey": "kubernetes.io/hostname", "labelSelector": {"matchLabels": {"app": "x"}}}
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    manifest = msgspec.to_builtins(pod)
+    manifest["spec"] |= {"affinity": apart, "nodeSelector": {"kubernetes.io/hostname": node}}
+    return msgspec.convert(manifest | {"kind": "Pod"}, SeenPod)
+
+
+def two_that_avoid_each_other(ends: int) -> Recording:
+    """The second one waits for the end of the first. Others come and go meanwhile, and it is tried with each."""
+    labels = {"app": "x"}
+    recording = Recording(shadow.node("n1", shadow.gfd(2)), shadow.node("n2", shadow.gfd(8)))
+    recording.seen(0, avoiding(shadow.pod("first", ONE, labels=labels, on="n1", created_s=BEGAN_S - 10)))
+    recording.seen(1, avoiding(shadow.pod("second", ONE, labels=labels)))
+    for at in range(2, ends):
+        recording.seen(at, shadow.pod(f"short{at}", ONE, on="n2"))
+        recording.seen(at + 0.5, shadow.pod(f"short{at}", ONE, on="n2", phase="Succeeded"))
+    first = shadow.pod("first", ONE, labels=labels, on="n1", phase="Succeeded", created_s=BEGAN_S - 10)
+    recording.seen(ends, avoiding(first))
+    return recording
+
+
+@pytest.mark.parametrize("ends", [20, 24, 28])
+def test_a_pod_that_pauses_is_tried_again_when_its_pause_ends(ends: int) -> None:
+    """And not when something else happens, which may be hours later."""
+    at_s, node = starts(run(two_that_avoid_each_other(ends), 3600))["second"]
+    assert node == "n1"
+    assert ends <= at_s <= ends + PAUSE_MOST_S
+
+
+@pytest.mark.parametrize("ends", [20, 24, 28])
+def test_a_pod_that_pauses_may_be_deleted(ends: int) -> None:
+    recording = two_that_avoid_each_other(ends).gone(ends + 0.5, "second").seen(600, shadow.pod("next", ONE))
+    assert starts(run(recording, 3600))["next"][0] == 600
+
+
+def test_pods_that_ran_before_are_placed_before_those_that_waited() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(2)))
+    waits = shadow.pod("waits", TWO, created_s=BEGAN_S - 5000)
+    recording.seen(0, waits, shadow.pod("runs", ONE, on="n1", created_s=BEGAN_S - 1000))
+    assert starts(run(recording, 600)) == {"runs": (0, "n1")}
