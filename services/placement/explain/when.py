@@ -16,6 +16,7 @@ from services.placement.explain.migrations import opens
 from services.placement.explain.steps import Steps
 from services.placement.scheduling.backfill.ends import End, end_of
 from services.placement.scheduling.trial import Trial
+from shared.book.arrays import Bools
 from shared.book.book import Book
 from shared.book.fork import Fork
 from shared.book.states import NodeState, PodState
@@ -27,12 +28,14 @@ _NODES_A_STEP = 16
 _SHOWN_MOST = 20
 
 
-def when_kept(state: PodState, engine: Engine, now: float, give_way: Callable[[Fork], None]) -> Steps[WhenExplanation]:
+def when_kept(
+    state: PodState, engine: Engine, now: float, give_way: Callable[[Fork], None], *, within: Bools | None = None
+) -> Steps[WhenExplanation]:
     """For a pod for which others are preempted. `give_way` frees the places that are reserved for it and its gang. The
     book must not change meanwhile (`undisturbed`)."""
     trial = Trial(engine)
     give_way(trial.book)
-    told = yield from when(state, trial.engine, now)
+    told = yield from when(state, trial.engine, now, within=within)
     return msgspec.structs.replace(
         told,
         assumptions=(
@@ -43,24 +46,33 @@ def when_kept(state: PodState, engine: Engine, now: float, give_way: Callable[[F
 
 
 def when_beside(
-    state: PodState, engine: Engine, now: float, reserve: Callable[[Book], None], *, ahead: int = 0
+    state: PodState,
+    engine: Engine,
+    now: float,
+    reserve: Callable[[Book], None],
+    *,
+    ahead: int = 0,
+    within: Bools | None = None,
 ) -> Steps[WhenExplanation]:
     """For a pod that is kept off capacity that is reserved for others, which `reserve` books. The book must not change
     meanwhile (`undisturbed`)."""
     trial = Trial(engine)
     reserve(trial.book)
-    told = yield from when(state, trial.engine, now, ahead=ahead)
+    told = yield from when(state, trial.engine, now, ahead=ahead, within=within)
     return msgspec.structs.replace(
         told, assumptions=(*told.assumptions, "capacity that is reserved now stays reserved")
     )
 
 
-def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Steps[WhenExplanation]:
-    """`now`: seconds since 1970. `ahead`: pods that are tried before it."""
+def when(
+    state: PodState, engine: Engine, now: float, *, ahead: int = 0, within: Bools | None = None
+) -> Steps[WhenExplanation]:
+    """`now`: seconds since 1970. `ahead`: pods that are tried before it. `within`: the nodes whose GPUs are large
+    enough for its queue's quota (`Fair.rows_within`)."""
     meta = state.pod.metadata
     told = WhenExplanation(namespace=meta.namespace, name=meta.name, state="unknown", sentence="")
     trial = Trial(engine)
-    place = trial.place(trial.book.add(state))
+    place = trial.place(trial.book.add(state), within)
     if place is not None:
         return msgspec.structs.replace(
             told,
@@ -72,7 +84,8 @@ def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Step
         )
     ends, without = yield from _known_ends(engine, now)
     found: tuple[float, str] | None = None
-    nodes = sorted(ends, key=lambda name: ends[name][0])
+    nodes = [name for name in ends if within is None or within[engine.book.nodes[name].row]]
+    nodes.sort(key=lambda name: ends[name][0])
     for count, name in enumerate(nodes):
         if found is not None and ends[name][0].at >= found[0]:
             break
@@ -83,6 +96,8 @@ def when(state: PodState, engine: Engine, now: float, *, ahead: int = 0) -> Step
             yield
     if found is None:
         sentence = "not by known ends: no node has room for it even when every pod whose end is known has ended"
+        if leaving := len(engine.book.leaving):
+            sentence += f"; slices of pods that are gone, which their nodes have yet to give back: {leaving}"
         return msgspec.structs.replace(
             told, sentence=sentence, assumptions=_assumptions(state, (), ahead, without), without_end=without
         )

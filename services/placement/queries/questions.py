@@ -127,15 +127,17 @@ def when_(core: Core, query: WhenQuery, wall: float) -> Steps[WhenAnswer]:
         state = _waiting(core, query.namespace, query.name)
     except Unanswerable as error:
         return WhenAnswer(error=str(error))
-    kept = core.preemption.reserved_for(state.uid)
+    kept, within = core.preemption.reserved_for(state.uid), core.fair.rows_within(state)
     if kept is not None:
         give_way = partial(core.preemption.give_way, kept)
-        told = yield from undisturbed(core.engine, lambda still: when_kept(state, still, wall, give_way))
+        told = yield from undisturbed(core.engine, lambda still: when_kept(state, still, wall, give_way, within=within))
     elif core.backfill.against(state.uid):
         beside, ahead = partial(core.backfill.reserve_for, state.uid), core.queue.ahead_of(state.uid)
-        told = yield from undisturbed(core.engine, lambda still: when_beside(state, still, wall, beside, ahead=ahead))
+        told = yield from undisturbed(
+            core.engine, lambda still: when_beside(state, still, wall, beside, ahead=ahead, within=within)
+        )
     else:
-        told = yield from when(state, core.engine, wall, ahead=core.queue.ahead_of(state.uid))
+        told = yield from when(state, core.engine, wall, ahead=core.queue.ahead_of(state.uid), within=within)
     reserved = reserved_for(core.backfill, state.uid)
     if reserved is not None:
         told = replace(told, reserved=reserved, sentence=f"{told.sentence}; {reserved_text(reserved)}")

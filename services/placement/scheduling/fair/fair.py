@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from services.placement.scheduling.fair.messages import over, policy_invalid, unassigned
+from services.placement.scheduling.fair.messages import on_larger_gpus, over, policy_invalid, unassigned
 from shared.book.arrays import Bools
 from shared.book.book import Book
 from shared.book.states import PodState
@@ -121,7 +121,8 @@ class Fair(Queues):
         if self.usage is None or not nodes:
             return None
         largest_mib = max((gpu.total_mib for name in nodes for gpu in self.book.nodes[name].gpus), default=0)
-        return self._over(state, ask_of(state, largest_mib))
+        why = self._over(state, ask_of(state, largest_mib))
+        return why if why is None or self._over(state, self.ask(state)) is not None else on_larger_gpus(why)
 
     def exceeded(self, states: Iterable[PodState]) -> Reason | None:
         """Of pods whose places are held on the book for an attempt: whether a queue exceeds its quota with them."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from shared.book.states import PodState
 from shared.contracts.explain import QueueExplanation, Reason
 from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE
@@ -43,6 +45,12 @@ def over(
     if priority is None:
         return Reason(code="queue-limit", sentence=sentence, helps=helps, lacking=lacking)
     return Reason(code="queue-guarantee", sentence=sentence, helps=helps, lacking=lacking)
+
+
+def on_larger_gpus(why: Reason) -> Reason:
+    """The same where the quota allows the pod the largest GPUs of the cluster, and none of these has room."""
+    helps = "wait for a larger GPU, of which the pod takes a smaller part, or raise the limit"
+    return msgspec.structs.replace(why, sentence=f"{why.sentence} on the GPUs that have room", helps=helps)
 
 
 def policy_invalid(problem: str) -> Reason:

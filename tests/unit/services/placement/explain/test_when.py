@@ -7,13 +7,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from services.placement import messages as m
 from services.placement.explain.steps import finish
 from services.placement.queries import questions
 from shared.contracts.queries import WhenQuery
 from shared.model.affinity import Affinity, LabelSelector, PodAffinity, PodAffinityTerm
 from tests.support import build
 from tests.support.harness.placement import Placement
-from tests.support.whatif import NOW, end, run, when
+from tests.support.whatif import NOW, end, run, when, why
 
 
 def lasting(name: str, seconds: int | None = None, *, deadline: int | None = None, **ask: Any) -> Any:
@@ -131,3 +132,30 @@ def test_the_time_is_the_first_at_which_the_leader_places_it(shapes: list[int], 
         if at is None and waits.metadata.uid in placement.binds():
             at = seconds
     assert (answer.state, answer.in_s) == (("known", at) if at is not None else ("unknown", 0))
+
+
+def test_no_gpu_is_named_of_which_the_pod_would_take_more_than_its_quota() -> None:
+    """A slice of 40 GiB is all of the small GPU, and half of the large one."""
+    placement = Placement()
+    for name, memory_mib in (("small", 40_960), ("large", 81_920)):
+        placement.facts(build.node(name))
+        placement.send(m.InventorySeen(build.inventory(name, gpus=1, memory_mib=memory_mib)))
+    placement.facts(build.queues("queues: [{name: team, limit: {gpus: 0.5}}, {name: other}]"))
+    notes = {"kerf.dev/expected-duration": "600s"}
+    selects = {"node_selector": {"kubernetes.io/hostname": "large"}, "labels": {"kerf.dev/queue": "other"}}
+    run(placement, build.gpu_pod("runs", annotations=notes, gpus=1, **selects), started_s_ago=0)
+    placement.facts(build.gpu_pod("p", memory="40Gi", labels={"kerf.dev/queue": "team"}))
+    answer = when(placement, "p")
+    assert (answer.state, answer.in_s, answer.node) == ("known", 600, "large")
+    said = why(placement, "p").sentence
+    assert "the pod asks for 1 GPU on the GPUs that have room. What would help: wait for a larger GPU" in said
+
+
+def test_slices_that_are_not_given_back_yet_are_told() -> None:
+    placement = Placement().nodes("a", gpus=1)
+    (runs,) = run(placement, lasting("runs", gpus=1))
+    placement.facts(build.gpu_pod("p", gpus=1))
+    placement.gone(runs)
+    assert when(placement, "p").sentence.endswith(
+        "; slices of pods that are gone, which their nodes have yet to give back: 1"
+    )
