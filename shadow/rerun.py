@@ -73,6 +73,8 @@ class _Kerf:
         self._todo: list[tuple[float, int, Step]] = []
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
+        self._put_off: list[m.Command] | None = None
+        """While the facts of a moment are taken in: what the core wants to do then."""
         self._wake_s = inf
         """When a pod that pauses is to be tried again."""
         self._awake_until_s = 0.0
@@ -179,16 +181,18 @@ class _Kerf:
         """The core's turn at this time: until nothing more can start."""
         self._clock += self._now - self._turned_s
         self._turned_s, changed = self._now, bool(facts)
-        nodes = [fact for fact in facts if isinstance(fact.object, Node)]
-        pods = [fact for fact in facts if not isinstance(fact.object, Node)]
-        # Pods that are gone come before all else: nothing more is decided for them.
-        self._send(m.FactsSeen(tuple(fact for fact in pods if isinstance(fact, Gone))))
+        # Nothing is decided before all of this moment is known.
+        self._put_off = []
         self._send(m.BeatSeen(tuple(self._nodes)))
         # Nodes with their GPUs come before pods, or a pod would first be told that no agent has answered.
-        self._send(m.FactsSeen(tuple(nodes)))
+        self._send(m.FactsSeen(tuple(fact for fact in facts if isinstance(fact.object, Node))))
         for inventory in inventories:
             self._send(m.InventorySeen(inventory))
-        self._send(m.FactsSeen(tuple(fact for fact in pods if isinstance(fact, Put))))
+        self._send(m.FactsSeen(tuple(fact for fact in facts if not isinstance(fact.object, Node))))
+        put_off, self._put_off = self._put_off, None
+        for command in put_off:
+            for event in self._answers(command):
+                self._send(event)
         while True:
             self._clock += _PAUSE_S
             self._send(m.BeatSeen(tuple(self._nodes)))
@@ -208,6 +212,8 @@ class _Kerf:
         bound, self._bound = self._bound, []
         facts: list[Fact] = []
         for uid, node, grant in bound:
+            if uid not in self._pods:
+                continue  # it was deleted at that moment
             pod, life = self._pods[uid], self._history.lives[uid]
             notes = pod.metadata.annotations | ({names.ANNOTATION_GRANT: encode_grant(grant)} if grant else {})
             meta = msgspec.structs.replace(pod.metadata, resource_version=self._version(), annotations=notes)
@@ -235,6 +241,9 @@ class _Kerf:
                 todo += self._answers(command)
 
     def _answers(self, command: m.Command) -> list[m.Input]:
+        if self._put_off is not None and isinstance(command, m.Again | m.Later):
+            self._put_off.append(command)
+            return []
         match command:
             case m.Append():
                 return [m.Appended(int(self._version()))]

@@ -48,7 +48,7 @@ def review(request: Request, policy: Policy) -> Allowed | Refused:
 def _review(request: Request, policy: Policy) -> Allowed:
     pod = request.pod
     typed = rules.typed(pod)
-    rules.check_size(typed)
+    rules.check_annotations_fit(typed)
     if request.operation == "UPDATE":
         rules.check_update(typed, rules.typed(request.old or {}), user=request.user, watchers=policy.watcher_accounts)
         rules.check_ephemeral(pod)

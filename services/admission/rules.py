@@ -290,7 +290,7 @@ def tolerated(tolerations: Iterable[Json]) -> bool:
     )
 
 
-def check_size(pod: Pod) -> None:
+def check_annotations_fit(pod: Pod) -> None:
     """Refuses what the API server refuses too, but only after the webhooks."""
     size = annotations_bytes(pod.metadata.annotations)
     if size > ANNOTATIONS_MAX_BYTES:

@@ -224,6 +224,8 @@ class Agent:
 
     def _release(self, received: NodeRelease, now: float) -> list[m.Command]:
         grant_id = received.grant_id
+        if not self.terms.closed:
+            return []  # as for a grant
         if received.term < self.terms.newest:
             return [self._outdated(grant_id, received.term)]
         advanced, self.terms.newest = received.term > self.terms.newest, received.term
@@ -326,7 +328,7 @@ class Agent:
         for order in suspensions.retry_restores(self.store, self.node, self.gpus.by_uuid):
             if order.task is not None:
                 out += [m.Save(), m.SuspendSlices(order.received, (order.task,))]
-        out += self.resizes.due()
+        out += self.resizes.due(now)
         for known, reason in self._gone_gpus.due(now):
             out += [m.Save(), *self._finish_release(known.grant_id, known.grant.uid, reason, now)]
         return out + self._evictions.due(now)

@@ -10,6 +10,7 @@ the slices may have less is on its disk before they do (`in_force`): after a cra
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -25,6 +26,9 @@ from shared.model.gpu import Gpu
 from shared.model.grant import Grant
 from shared.model.resize import exceeds, lower, same_slices
 
+AGAIN_S, LONGEST_S = 5.0, 60.0
+"""What a program has more than its amended grant is asked for again after so long, doubled each time, at most this."""
+
 
 class Resizes:
     """What the slices of all grants are to do, one task of a grant at a time."""
@@ -33,6 +37,10 @@ class Resizes:
         self._node, self._store, self._gpus = node, store, gpus
         self._going: dict[str, ResizeTask] = {}
         """By grant: what its slices are doing."""
+        self._refusals: Counter[str] = Counter()
+        """By grant that was amended to less without a promise: how often its program had more."""
+        self._again_at: dict[str, float] = {}
+        """By such a grant: when it is tried again."""
         self._shrinking: dict[str, KnownGrant] = {}
         """By grant whose slices are being shrunk: what was known of it before."""
 
@@ -71,10 +79,17 @@ class Resizes:
             return None
         return "resizing", "the pod's slices are being shrunk; the kubelet tries again"
 
-    def due(self) -> list[m.Command]:
-        """Growths that could not be done yet, or that an earlier agent has left."""
-        growing = [known.grant_id for known in self._store.known if known.in_force is not None]
-        return [task for grant_id in growing if (task := self.next(grant_id)) is not None]
+    def due(self, now: float) -> list[m.Command]:
+        """Growths that could not be done yet, or that an earlier agent has left; and what was not taken back, less and
+        less often."""
+        out: list[m.Command] = []
+        for grant_id in [known.grant_id for known in self._store.known if known.in_force is not None]:
+            task = None if self._again_at.get(grant_id, now) > now else self.next(grant_id)
+            if task is not None:
+                out.append(task)
+                if refusals := self._refusals[grant_id]:
+                    self._again_at[grant_id] = now + min(LONGEST_S, AGAIN_S * 2 ** min(refusals, 8))
+        return out
 
     def done(self, event: m.ResizeDone) -> list[m.Command]:
         """Records what slices have done. Returns the events that say so."""
@@ -85,6 +100,11 @@ class Resizes:
             in_force = before.in_force or before.effective if amended else before.in_force
             self._store.put(msgspec.structs.replace(known, in_force=in_force))
         record_result(self._store, event.task, event.reason, is_partial=event.is_partial)
+        if event.task.shrinks and event.task.promise is None and event.reason:
+            self._refusals[event.task.grant_id] += 1
+        else:
+            self._refusals.pop(event.task.grant_id, None)
+            self._again_at.pop(event.task.grant_id, None)
         known = self._store.get(event.task.grant_id)
         if known is None or event.reason:
             return []
@@ -181,7 +201,7 @@ def record_result(store: GrantStore, task: ResizeTask, reason: str, *, is_partia
     if task.promise is not None and not reason and _is_wanted(store, task, task.promise, known):
         grows = task.after.containers != task.promise.containers
         store.put(msgspec.structs.replace(known, shrunk=task.promise, in_force=_may_have(task) if grows else None))
-    elif reason and not task.shrinks:
+    elif reason and (not task.shrinks or task.promise is None):
         store.put(msgspec.structs.replace(known, in_force=known.in_force or task.before))
     elif task.shrinks:
         # Half done; or withdrawn meanwhile, and nobody would hear of a promise: the next task restores the limits.

@@ -364,10 +364,10 @@ class Core:
         if state.uid in self.holds:
             return
         self._leftovers.attach(state)
-        if self.phase == "leading" and self.preemption.migrations.place_successor(state, now):
-            return
         self.profiles.attach(state)
         self.scheduler.admit(state, now)
+        if self.phase == "leading":
+            self.preemption.migrations.place_successor(state, now)
 
     def _bound(self, state: PodState, now: float) -> None:
         hold = self.holds.bound(state.uid, now)

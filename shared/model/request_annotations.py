@@ -21,11 +21,23 @@ from shared.model.use_reader import read_max_slowdown, read_use
 MAX_NAMES = 64
 """In a list of models, generations or UUIDs: each GPU is compared with each of them."""
 MAX_LIST_CHARS = 4096
+_LISTS = (
+    names.ANNOTATION_GPU_MODEL,
+    names.ANNOTATION_GPU_MODEL_NOT,
+    names.ANNOTATION_GPU_UUID,
+    names.ANNOTATION_GPU_UUID_NOT,
+    names.ANNOTATION_GPU_GENERATION,
+)
 _NICS = re.compile(r"[1-9]|[1-5][0-9]|6[0-4]")
 
 
-def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str]) -> PodRequest:
-    """The request of a pod with these asks and annotations. Raises RequestError on an invalid annotation."""
+def with_annotations(asks: dict[str, GpuAsk], annotations: Mapping[str, str], *, is_bound: bool = False) -> PodRequest:
+    """The request of a pod with these asks and annotations. Raises RequestError on an invalid annotation.
+
+    `is_bound`: lists may be of any length. The pod runs, perhaps since a version that knew no bound.
+    """
+    if not is_bound:
+        check_lists(annotations)
     isolation = _choice(annotations, names.ANNOTATION_ISOLATION, tuple(ISOLATION_RANK), "soft")
     asks = with_limits(asks, annotations, isolation)
     tier = _choice(annotations, names.ANNOTATION_TIER, ("standard", OPPORTUNISTIC), "")
@@ -74,18 +86,24 @@ def _one_of(allowed: tuple[str, ...]) -> str:
     return allowed[0] if len(allowed) == 1 else f"one of {', '.join(allowed)}"
 
 
+def check_lists(annotations: Mapping[str, str]) -> None:
+    """Raises RequestError if a list of models, generations or UUIDs is too long to compare GPUs with."""
+    for key in _LISTS:
+        text = annotations.get(key, "")
+        if len(text) > MAX_LIST_CHARS:
+            raise RequestError(
+                "bad-annotation", f"annotation {key} has {len(text)} characters; it may have {MAX_LIST_CHARS} at most"
+            )
+        if (count := text.count("|") + 1) > MAX_NAMES:
+            raise RequestError("bad-annotation", f"annotation {key} has {count} names; it may have {MAX_NAMES} at most")
+
+
 def _list(annotations: Mapping[str, str], key: str, what: str, example: str) -> tuple[str, ...]:
     """Alternatives, in an order of their own so that equal wishes look equal."""
     text = annotations.get(key)
     if text is None:
         return ()
-    if len(text) > MAX_LIST_CHARS:
-        raise RequestError(
-            "bad-annotation", f"annotation {key} has {len(text)} characters; it may have {MAX_LIST_CHARS} at most"
-        )
     parts = tuple(sorted({part.strip() for part in text.split("|")} - {""}))
-    if len(parts) > MAX_NAMES:
-        raise RequestError("bad-annotation", f"annotation {key} names {len(parts)} {what}; name {MAX_NAMES} at most")
     if not parts:
         raise RequestError(
             "bad-annotation", f"annotation {key} is {text!r}; name {what} separated by |, such as {example}"

@@ -43,7 +43,8 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
             "GPUs cannot be asked for in pod-level resources; name them in the limits of the container that uses them",
         )
     count = len(pod.spec.containers) + len(pod.spec.init_containers)
-    if count > MAX_CONTAINERS:
+    is_bound = bool(pod.spec.node_name)  # it runs, perhaps since a version that knew no bounds
+    if count > MAX_CONTAINERS and not is_bound:
         raise RequestError(
             "too-many-containers",
             f"the pod has {count} containers; a pod with GPUs may have {MAX_CONTAINERS} at most",
@@ -60,7 +61,7 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
             "the pod names kerf.dev resources but no container asks for a GPU; set kerf.dev/gpu, "
             "kerf.dev/gpu-memory or kerf.dev/gpu-compute to at least 1",
         )
-    return with_annotations(asks, pod.metadata.annotations)
+    return with_annotations(asks, pod.metadata.annotations, is_bound=is_bound)
 
 
 def read_ask(container: Container) -> GpuAsk | None:

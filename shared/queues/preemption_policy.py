@@ -137,6 +137,7 @@ class PreemptionPolicy:
         asked = [
             (state, Amount(gpu_milli=usage.milli_of(held.given) - usage.milli_of(held.grant)))
             for state, held in suspended
+            if usage.queue_of(state) is not usage.tree.unassigned  # of a queue that is gone: it runs on, as others do
         ]
         return self._queues.exceeded_by(asked)
 

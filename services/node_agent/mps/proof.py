@@ -70,11 +70,17 @@ class MpsProver:
     async def _wrong(self, daemon: Daemon) -> tuple[str, tuple[int, int]]:
         everything = await self._lines(["processors", str(SMALL_MIB)], {"CUDA_VISIBLE_DEVICES": daemon.uuid})
         processors = int(everything[-1]["processors"])
+        found = ("", (0, 0))
         try:
             await daemon.start()
-            return await self._as_client(daemon, processors)
+            found = await self._as_client(daemon, processors)
         finally:
-            await daemon.remove()
+            try:
+                await daemon.remove()
+            except MpsError:
+                if not found[0]:  # what is disproven counts, whatever is left behind
+                    raise
+        return found
 
     async def _as_client(self, daemon: Daemon, processors: int) -> tuple[str, tuple[int, int]]:
         part = Part(uuid=daemon.uuid, memory_mib=LIMIT_BYTES // MIB, compute_milli=PERCENT * 10)

@@ -84,7 +84,8 @@ def when(
         )
     ends, without = yield from _known_ends(engine, now)
     found: tuple[float, str] | None = None
-    nodes = [name for name in ends if within is None or within[engine.book.nodes[name].row]]
+    known = engine.book.nodes
+    nodes = [name for name in ends if name in known and (within is None or within[known[name].row])]
     nodes.sort(key=lambda name: ends[name][0])
     for count, name in enumerate(nodes):
         if found is not None and ends[name][0].at >= found[0]:

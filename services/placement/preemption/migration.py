@@ -4,7 +4,8 @@ A migrated pod loses its run, but not its turn.
 
 The controller of a migrated pod creates a replacement. Its place is reserved for the next pod of that controller with
 an equal request, until that pod appears or the plan's deadline is over. A leader that dies loses the reservation;
-then the replacement is placed like any other pod.
+then the replacement is placed like any other pod. So is a member of a gang that needs it by then: such members are
+decided together or not at all.
 
 The replacement may appear before its place is free, if another pod that migrates by the same plan still has it. Then
 it is pending, and gets the place before any other pod is tried.
@@ -19,6 +20,7 @@ import msgspec
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
 from shared.book.book import Book
+from shared.book.gangs import Gangs
 from shared.book.states import PodState
 from shared.contracts.preemption import HeldPlace, Victim
 
@@ -28,13 +30,15 @@ class ReservedPlace(msgspec.Struct):
     placeholder: PodState
     place: HeldPlace
     until: float
+    gang: str = ""
+    """The key of the victim's gang."""
     comes: str = ""
     """The uid of the replacement that appeared before the place was free."""
 
 
 class Migrations:
-    def __init__(self, committer: Committer, book: Book, capacity_changes: CapacityChanges) -> None:
-        self._committer, self._book, self._capacity_changes = committer, book, capacity_changes
+    def __init__(self, committer: Committer, book: Book, gangs: Gangs, capacity_changes: CapacityChanges) -> None:
+        self._committer, self._book, self._gangs, self._capacity_changes = committer, book, gangs, capacity_changes
         self._kept: dict[str, list[ReservedPlace]] = {}
         """The reserved places by the uid of the controller."""
         self._cursor = 0
@@ -50,10 +54,11 @@ class Migrations:
             return
         placeholder = state.placeholder(f"moving/{plan_id}/{state.uid}")
         self._book.reserve(placeholder, place.node, place.grant)
-        self._kept.setdefault(state.controller_uid, []).append(ReservedPlace(victim.uid, placeholder, place, until))
+        kept = ReservedPlace(victim.uid, placeholder, place, until, gang=self._gang(victim.uid))
+        self._kept.setdefault(state.controller_uid, []).append(kept)
 
-    def place_successor(self, state: PodState, now: float) -> bool:
-        """Gives a pending pod the place that is reserved for it; returns whether it did.
+    def place_successor(self, state: PodState, now: float) -> None:
+        """Gives a pending pod the place that is reserved for it, if there is one.
 
         Only a pod whose predecessor is terminating or gone is a replacement. Another pod of the same controller waits
         for a place of its own.
@@ -66,13 +71,13 @@ class Migrations:
                 if k.placeholder.request == state.request
                 and k.placeholder.demand == state.demand
                 and not k.comes
+                and self._may_replace(state.uid, k)
                 and self._ends(k.victim)
             ),
             None,
         )
-        if kept is None or not state.wants_place or state.refusal or state.excluded:
-            return False
-        return self._hand_over(state, kept, now)
+        if kept is not None and state.wants_place and not state.refusal and not state.excluded:
+            self._hand_over(state, kept, now)
 
     def advance(self, now: float) -> None:
         """Tries the early replacements again if the book has changed. Called before other pods are tried."""
@@ -83,7 +88,7 @@ class Migrations:
                 state = self._book.pods.get(kept.comes)
                 if state is None:
                     kept.comes = ""
-                elif state.charged or not state.wants_place:
+                elif state.charged or not state.wants_place or not self._may_replace(state.uid, kept):
                     self._drop(owner, kept)
                 else:
                     self._hand_over(state, kept, now)
@@ -100,19 +105,27 @@ class Migrations:
             for kept in [k for k in many if k.until <= now or k.place.node not in self._book.nodes]:
                 self._drop(owner, kept)
 
+    def _gang(self, uid: str) -> str:
+        gang = self._gangs.of(uid)
+        return "" if gang is None else gang.key
+
+    def _may_replace(self, uid: str, kept: ReservedPlace) -> bool:
+        """Whether the pod belongs to the same gang, and that needs no more members: then it may be decided alone."""
+        gang = self._gangs.of(uid)
+        return self._gang(uid) == kept.gang and (gang is None or gang.satisfied)
+
     def _ends(self, uid: str) -> bool:
         state = self._book.pods.get(uid)
         return state is None or state.ended or state.pod.metadata.deletion_timestamp is not None
 
-    def _hand_over(self, state: PodState, kept: ReservedPlace, now: float) -> bool:
+    def _hand_over(self, state: PodState, kept: ReservedPlace, now: float) -> None:
         if kept.place.node not in self._book.nodes:
-            return False
+            return
         if self._committer.take([(state.uid, kept.place.node)], now, lambda _: self._book.unreserve(kept.placeholder)):
             self._forget(state.controller_uid, kept)
-            return True
-        self._book.reserve(kept.placeholder, kept.place.node, kept.place.grant)
-        kept.comes = state.uid
-        return False
+        else:
+            self._book.reserve(kept.placeholder, kept.place.node, kept.place.grant)
+            kept.comes = state.uid
 
     def _drop(self, owner: str, kept: ReservedPlace) -> None:
         self._capacity_changes.note()

@@ -58,7 +58,7 @@ class Preemption:
         self._committer, self._scheduler, self._book, self._fair = committer, scheduler, book, fair
         self._gangs = gangs
         self._batcher, self._suspender, self._capacity_changes = batcher, suspension, capacity_changes
-        self.migrations = Migrations(committer, book, capacity_changes)
+        self.migrations = Migrations(committer, book, gangs, capacity_changes)
         self.turns = Turns(book, turns, suspension, clock)
         self.reservations = Reservations(
             engine, gangs, PreemptionPolicy(fair, gangs), suspension, self.migrations, turns=self.turns

@@ -10,10 +10,20 @@ KILLING = f"{TESTS}/processes/test_killing.py"
 
 MUTANTS = [
     Mutant(
+        name="bounds-for-running-pods",
+        what="a pod that runs since an earlier version loses its gang and its protection by a new bound",
+        file="shared/model/request_reader.py",
+        old="    is_bound = bool(pod.spec.node_name)",
+        new="    is_bound = False",
+        tests=(
+            "tests/unit/shared/model/test_request_reader.py::test_a_pod_that_runs_keeps_what_it_named_before_there_was_a_bound",
+        ),
+    ),
+    Mutant(
         name="lists-without-bound",
         what="a pod names tens of thousands of GPU models, and the leader compares each GPU with each of them",
         file="shared/model/request_annotations.py",
-        old="    if len(parts) > MAX_NAMES:\n",
+        old='        if (count := text.count("|") + 1) > MAX_NAMES:\n',
         new="    if False:\n",
         tests=(
             "tests/unit/shared/model/test_request_reader.py::test_an_invalid_annotation_is_refused_with_what_to_write",

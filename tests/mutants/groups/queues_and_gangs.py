@@ -13,6 +13,14 @@ _PREEMPTION = "services/placement/preemption/plans.py"
 
 MUTANTS = [
     Mutant(
+        name="replacements-without-their-gang",
+        what="the replacement of a migrated pod is decided without the gang that needs it",
+        file="services/placement/preemption/migration.py",
+        old='(gang is None or gang.satisfied)',
+        new='True',
+        tests=('tests/unit/services/placement/preemption/test_migration.py::test_a_replacement_that_its_gang_needs_by_then_waits_for_the_others',),
+    ),
+    Mutant(
         name="gang-in-part",
         what="part of a gang is placed though not all members fit",
         file="services/placement/scheduling/gangs/placing.py",

@@ -200,8 +200,8 @@ MUTANTS = [
         name="releases-of-older-terms",
         what="the agent follows releases of older terms",
         file=CORE,
-        old="        grant_id = received.grant_id\n        if received.term < self.terms.newest:",
-        new="        grant_id = received.grant_id\n        if False:",
+        old="            return []  # as for a grant\n        if received.term < self.terms.newest:",
+        new="            return []  # as for a grant\n        if False:",
         tests=(f"{LATE}::test_a_release_order_of_an_older_term_is_refused",),
     ),
     Mutant(

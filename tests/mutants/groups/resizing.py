@@ -9,6 +9,16 @@ _AGENT = "tests/unit/services/node_agent/test_resizes.py::"
 
 MUTANTS = [
     Mutant(
+        name="half-taken-back-is-forgotten",
+        what="of slices that were taken back by half the gate counts what they were to have",
+        file="services/node_agent/resizes.py",
+        old="    elif reason and (not task.shrinks or task.promise is None):\n",
+        new="    elif reason and not task.shrinks:\n",
+        tests=(
+            "tests/unit/services/node_agent/test_resizes.py::test_the_gate_counts_what_slices_still_have_of_a_grant_that_was_amended_to_less",
+        ),
+    ),
+    Mutant(
         name="growth-is-not-booked",
         what="a growth is logged and written without being booked",
         file=_RESIZER,
@@ -52,8 +62,8 @@ MUTANTS = [
         name="orders-before-the-first-sync",
         what="an agent without a checkpoint takes an order of whatever leader before its first sync",
         file="services/node_agent/core.py",
-        old="        if not self.terms.closed:\n",
-        new="        if False:\n",
+        old="        if not self.terms.closed:\n            # Without",
+        new="        if False:\n            # Without",
         tests=(_AGENT + "test_without_a_sync_no_grant_is_taken_and_no_order_answered",),
     ),
     Mutant(

@@ -6,6 +6,14 @@ UNIT = "tests/unit/shadow"
 
 MUTANTS = [
     Mutant(
+        name="shadow-decides-halfway",
+        what="pods are placed before all that happens at a moment is known",
+        file="shadow/rerun.py",
+        old="isinstance(command, m.Again | m.Later)",
+        new="False",
+        tests=("tests/unit/shadow/test_rerun.py::test_who_comes_with_a_node_is_tried_with_those_that_wait",),
+    ),
+    Mutant(
         name="shadow-ended-pods-wait-no-more",
         what="a pod that Kerf never starts waits no more when it has ended there",
         file="shadow/history.py",
@@ -82,9 +90,9 @@ MUTANTS = [
     Mutant(
         name="shadow-deleted-pods-run-on",
         what="with Kerf a deleted pod runs for as long as it did there",
-        file="shadow/rerun.py",
-        old="(life.bound_s is None or not life.finished)",
-        new="life.bound_s is None",
+        file="shadow/history.py",
+        old="None if self.finished and self.bound_s is not None else self.left_s",
+        new="None if self.bound_s is not None else self.left_s",
         tests=(f"{UNIT}/test_rerun.py::test_a_deleted_pod_leaves_when_it_did_there",),
     ),
     Mutant(
@@ -107,8 +115,8 @@ MUTANTS = [
         name="shadow-waits-before-it-watched",
         what="pods that were bound before count as pods that did not wait",
         file="shadow/compare.py",
-        old="        for uid, life in _taken(history).items()\n        if not life.ran_before\n",
-        new="        for uid, life in _taken(history).items()\n",
+        old="for uid, life in _taken(history).items() if not life.ran_before}",
+        new="for uid, life in _taken(history).items()}",
         tests=(f"{UNIT}/test_compare.py::test_pods_that_ran_before_count_in_gpus_and_not_in_waits",),
     ),
 ]

@@ -122,3 +122,28 @@ def test_pods_that_ran_before_are_placed_before_those_that_waited() -> None:
     waits = shadow.pod("waits", TWO, created_s=BEGAN_S - 5000)
     recording.seen(0, waits, shadow.pod("runs", ONE, on="n1", created_s=BEGAN_S - 1000))
     assert starts(run(recording, 600)) == {"runs": (0, "n1")}
+
+
+def test_who_comes_as_another_leaves_is_tried_with_those_that_wait() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    recording.seen(1, shadow.pod("first", ONE), shadow.pod("waits", ONE))
+    important = shadow.pod("important", ONE)
+    important = msgspec.structs.replace(important, spec=msgspec.structs.replace(important.spec, priority=1000))
+    made = run(recording.gone(9, "first").seen(9, important), 60)
+    assert starts(made) == {"first": (1, "n1"), "important": (9, "n1")}
+
+
+def test_who_comes_with_a_node_is_tried_with_those_that_wait() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    recording.seen(1, shadow.pod("first", ONE), shadow.pod("waits", ONE))
+    important = shadow.pod("important", ONE)
+    important = msgspec.structs.replace(important, spec=msgspec.structs.replace(important.spec, priority=1000))
+    recording.facts.append(NodeSeen(at_s=BEGAN_S + 9, node=shadow.node("n2", shadow.gfd(1))))
+    assert starts(run(recording.seen(9, important), 60)) == {"first": (1, "n1"), "important": (9, "n2")}
+
+
+def test_no_pod_starts_on_a_node_that_leaves_at_that_moment() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(1)))
+    recording.seen(1, shadow.pod("first", ONE), shadow.pod("waits", ONE))
+    recording.facts.append(NodeGone(at_s=BEGAN_S + 9, name="n1"))
+    assert starts(run(recording, 60)) == {"first": (1, "n1")}

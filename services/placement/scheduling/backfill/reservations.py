@@ -229,7 +229,7 @@ class Backfill:
         for uid in self._waiting_long(now, first_seen, planned):
             if len(accepted) == self._config.max_reservations:
                 break
-            if vain == _VAIN_MOST and self._key(uid) not in self.kept:
+            if vain >= _VAIN_MOST and self._key(uid) not in self.kept:
                 continue
             kept = self._for(uid, accepted, now)
             if kept is not None:
@@ -237,9 +237,10 @@ class Backfill:
             else:
                 vain += 1
         self.kept = accepted
-        for known in (self._pauses, self.too_large, self._since):
+        for known in (self._pauses, self.too_large):
             for key in [key for key in known if not self._waits(key)]:
                 del known[key]
+        self._since = {key: since for key, since in self._since.items() if key in accepted}
         if any(
             key not in accepted or _later(accepted[key].starts_by, start) or _shares(accepted[key]) != shares
             for key, (start, shares) in before.items()
@@ -271,11 +272,14 @@ class Backfill:
     def _first_able(self, waiting: list[Entry], planned: Collection[str]) -> list[str]:
         """Of the waiting pods of a queue the first ones that may have capacity reserved."""
         found: list[str] = []
+        new = 0
         heapq.heapify(waiting)
-        while waiting and len(found) < _CANDIDATES_MOST:
+        while waiting:
             uid = heapq.heappop(waiting)[3]
-            if self._may_have_some(self._book.pods[uid], planned):
+            known = self._key(uid) in self.kept
+            if (known or new < _CANDIDATES_MOST) and self._may_have_some(self._book.pods[uid], planned):
                 found.append(uid)
+                new += not known
         return found
 
     def _compare(self, uid: str, other: str) -> int:

@@ -306,6 +306,7 @@ def test_a_checkpoint_that_cannot_be_trusted_is_refused(payload: bytes, words: s
 
 def test_the_number_of_acknowledged_tombstones_is_limited() -> None:
     made = Agent(NODE, keep_tombstones=3)
+    made.handle(sync(), 0)
     for i in range(6):
         made.handle(release(str(i)), 0)
         made.handle(m.ReleasesBooked((f"g-{i}",)), 0)
@@ -314,6 +315,7 @@ def test_the_number_of_acknowledged_tombstones_is_limited() -> None:
 
 def test_a_tombstone_is_kept_until_its_release_is_acknowledged() -> None:
     made = Agent(NODE, keep_tombstones=2)
+    made.handle(sync(), 0)
     for i in range(5):
         made.handle(release(str(i)), 0)
     assert len(made.checkpoint().tombstones) == 5

@@ -19,6 +19,7 @@ from tests.unit.services.node_agent.make import (
     handed,
     inventory,
     refusal,
+    release,
     start,
     sync,
 )
@@ -302,6 +303,7 @@ def test_without_a_sync_no_grant_is_taken_and_no_order_answered() -> None:
     seen = inventory().inventory
     core.handle(m.InventorySeen(msgspec.structs.replace(seen, strategies=("advisory", "interposer"))), 0.0)
     assert core.handle(m.GrantReceived(share("a")), 0.0) == []
+    assert core.handle(release("a"), 0.0) == []
     assert refusal(core.handle(start("a"), 0.0)) == "no-grant"
     core.handle(sync(msgspec.structs.replace(amended("a", 100), term=2), term=2), 0.0)
     (order,) = [order for order in core.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
@@ -317,11 +319,15 @@ def test_the_gate_counts_what_slices_still_have_of_a_grant_that_was_amended_to_l
     core.handle(m.ResizeDone(asked.request, asked.task, "the program has more"), 0.0)
     assert core.occupied()["G0"] == (500, 600)
     again = task_of(core.handle(m.Tick(), 1.0))
-    core.handle(m.ResizeDone(again.request, again.task), 1.0)
-    rest = task_of(core.handle(m.Tick(), 2.0))
-    core.handle(m.ResizeDone(rest.request, rest.task), 2.0)
+    core.handle(m.ResizeDone(again.request, again.task, "it cannot be written back", is_partial=True), 1.0)
+    assert core.occupied()["G0"] == (500, 600)
+    assert [order for at in range(2, 11) for order in core.handle(m.Tick(), float(at))] == [], "less and less often"
+    again = task_of(core.handle(m.Tick(), 11.0))
+    core.handle(m.ResizeDone(again.request, again.task), 11.0)
+    rest = task_of(core.handle(m.Tick(), 12.0))
+    core.handle(m.ResizeDone(rest.request, rest.task), 12.0)
     assert core.occupied()["G0"] == (100, 600)
-    assert core.handle(m.Tick(), 3.0) == []
+    assert core.handle(m.Tick(), 13.0) == []
 
 
 def test_a_promise_before_the_start_is_kept_where_another_amendment_was_under_way() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -237,10 +238,20 @@ def test_a_pod_may_be_choosy_about_its_gpus() -> None:
         ("topology-mode", "best-effort", "annotation kerf.dev/topology-mode is 'best-effort'; it must be ring"),
         ("policy", "fgd", "is 'fgd'; it must be one of kerf, binpack, spread, least-loaded-nearest"),
         ("gpu-uuid", " ", "UUIDs"),
-        ("gpu-model", "|".join(f"H{i}" for i in range(65)), "names 65 GPU models; name 64 at most"),
+        ("gpu-model", "|".join(f"H{i}" for i in range(65)), "has 65 names; it may have 64 at most"),
         ("gpu-uuid-not", "G" * 4097, "has 4097 characters; it may have 4096 at most"),
     ],
 )
 def test_an_invalid_annotation_is_refused_with_what_to_write(annotation: str, value: str, says: str) -> None:
     with pytest.raises(RequestError, match=re.escape(says)):
         read_request(pod(container(gpu=1), **{annotation: value}))
+
+
+def test_a_pod_that_runs_keeps_what_it_named_before_there_was_a_bound() -> None:
+    """It was bound by an earlier version, and is read again by this one."""
+    many = "|".join(f"H{number}" for number in range(65))
+    new = pod(*(container(f"c{number}", gpu=1) for number in range(257)), **{"gpu-model-not": many})
+    bound = msgspec.structs.replace(new, spec=msgspec.structs.replace(new.spec, node_name="n"))
+    request = read_request(bound)
+    assert request is not None
+    assert (len(request.asks), len(request.models_not)) == (257, 65)

@@ -121,6 +121,39 @@ def test_only_members_that_a_gang_can_spare_are_migrated() -> None:
     assert cluster.placement.binds()[small.metadata.uid].node == "a"
 
 
+def test_the_member_of_another_gang_of_the_same_job_is_no_replacement() -> None:
+    """It would be decided without its own gang."""
+    cluster, wants = fragmented(x=owned("x", "job"), y=owned("y"))
+    assert cluster.propose(moves(cluster, wants, "x")).ok
+    cluster.release("x")
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    cluster.placement.facts(member := owned("z", "job", annotations=notes))
+    assert member.metadata.uid not in cluster.placement.binds()
+    cluster.placement.facts(again := owned("x", "job", number=1))
+    assert cluster.placement.binds()[again.metadata.uid].node == "b"
+
+
+def test_a_replacement_that_its_gang_needs_by_then_waits_for_the_others() -> None:
+    """All members have ended meanwhile, and the gang needs two to begin anew."""
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2", "kerf.dev/gang-min": "1"}
+    cluster = empty_cluster("a", "b")
+    cluster.run_on("b", owned("k"))
+    cluster.run_on("a", owned("x", "job", annotations=notes), owned("y", "job", annotations=notes))
+    small = build.gpu_pod("small", gpus=1, node_selector={"kubernetes.io/hostname": "a"})
+    cluster.wait(small)
+    assert cluster.propose(with_targets(cluster.plan("x", to=(small,), nodes=("a",)), "b")).ok
+    for name in ("x", "y"):
+        cluster.release(name)
+    more = notes | {"kerf.dev/gang-min": "2"}
+    cluster.placement.facts(again := owned("x", "job", number=1, annotations=more))
+    assert again.metadata.uid not in cluster.placement.binds()
+    cluster.placement.facts(other := owned("y", "job", number=1, annotations=more))
+    for _ in range(7):  # until what was reserved for the one is free again
+        cluster.placement.send(m.BeatSeen(("a", "b")))
+        cluster.placement.tick(10)
+    assert {again.metadata.uid, other.metadata.uid} <= cluster.placement.binds().keys()
+
+
 def test_a_non_borrowing_pod_is_not_migrated() -> None:
     cluster, wants = fragmented()
     cluster.placement.facts(build.queues("{queues: [{name: q}], within_guarantee_from: 0}"))

@@ -467,6 +467,22 @@ def test_a_suspended_pod_resumes_within_the_limit_of_its_queue() -> None:
     assert {order.suspension for order in suspends(gpu.wait(20))} == {""}
 
 
+def test_a_suspended_pod_of_a_queue_that_is_gone_resumes() -> None:
+    """It counts nowhere any more, as those of its queue that run."""
+    gpu = SharedGpu()
+    gpu.placement.facts(build.queues("queues: [{name: team, limit: {gpus: 2}}]"))
+    _, commands = gpu.propose(gpu.plan())
+    (order,) = suspends(commands)
+    gpu.annotate(order.suspension)
+    gpu.answer(decode_suspension(order.suspension))
+    high = gpu.placement.bind(gpu.high)
+    grant = gpu.placement.core.book.pods[high.metadata.uid].grant_id
+    gpu.placement.facts(build.queues("queues: [{name: another}]"))
+    gpu.placement.gone(high)
+    gpu.placement.send(m.ReleaseSeen("n", grant))
+    assert {order.suspension for order in suspends(gpu.wait(20))} == {""}
+
+
 def test_of_two_suspended_pods_one_resumes_where_their_queue_may_have_one() -> None:
     site = Site(gpus=2, park=2)
     for long in ("a", "b"):

@@ -484,6 +484,19 @@ def test_stuck_pods_ahead_do_not_keep_others_from_their_reservation() -> None:
     assert [kept.name for kept in site.kept] == ["gang team/train"]
 
 
+def test_stuck_pods_that_come_before_a_gang_do_not_end_its_reservation() -> None:
+    site = Site({"a": 2, "b": 2})
+    for node in ("a", "b"):
+        site.runs(f"old-{node}", on=node)
+    site.gang(at=1000)
+    site.wait()
+    for number in range(20):
+        site.arrives(f"stuck{number}", at=0, node_selector={"nope": str(number)})
+    for _ in range(60):
+        site.wait(LOOK_S)
+        assert [kept.name for kept in site.kept] == ["gang team/train"]
+
+
 def test_nothing_is_reserved_where_the_quota_would_never_allow_it() -> None:
     """A slice is a larger part of a small GPU, whose pod is expected to end first."""
     site = Site({}, queues="queues: [{name: team, limit: {gpus: 0.5}}, {name: other}]")
