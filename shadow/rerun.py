@@ -73,8 +73,6 @@ class _Kerf:
         self._todo: list[tuple[float, int, Step]] = []
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
-        self._put_off: list[m.Command] | None = None
-        """While the facts of a moment are taken in: what the core wants to do then."""
         self._wake_s = inf
         """When a pod that pauses is to be tried again."""
         self._awake_until_s = 0.0
@@ -108,7 +106,8 @@ class _Kerf:
                 other = others.pop(0)
                 facts += self._other(other.uid, other.pod)
             inventories: list[Inventory] = []
-            before = bool(self._todo) and self._todo[0][1] < _OTHERS
+            # What was there before the watching began comes first, and by itself.
+            before = self._now <= self._history.began_s and bool(self._todo) and self._todo[0][1] < _OTHERS
             while self._todo and self._todo[0][0] <= self._now and not (before and self._todo[0][1] >= _OTHERS):
                 facts += self._happens(heappop(self._todo)[2], inventories)
             self._turn(facts, inventories)
@@ -181,18 +180,14 @@ class _Kerf:
         """The core's turn at this time: until nothing more can start."""
         self._clock += self._now - self._turned_s
         self._turned_s, changed = self._now, bool(facts)
-        # Nothing is decided before all of this moment is known.
-        self._put_off = []
-        self._send(m.BeatSeen(tuple(self._nodes)))
-        # Nodes with their GPUs come before pods, or a pod would first be told that no agent has answered.
-        self._send(m.FactsSeen(tuple(fact for fact in facts if isinstance(fact.object, Node))))
-        for inventory in inventories:
-            self._send(m.InventorySeen(inventory))
-        self._send(m.FactsSeen(tuple(fact for fact in facts if not isinstance(fact.object, Node))))
-        put_off, self._put_off = self._put_off, None
-        for command in put_off:
-            for event in self._answers(command):
-                self._send(event)
+        # Nodes with their GPUs come before pods, or a pod would first be told that no agent has answered. Nothing is
+        # answered, and so nothing decided, before all of this moment is known.
+        self._send(
+            m.BeatSeen(tuple(self._nodes)),
+            m.FactsSeen(tuple(fact for fact in facts if isinstance(fact.object, Node))),
+            *map(m.InventorySeen, inventories),
+            m.FactsSeen(tuple(fact for fact in facts if not isinstance(fact.object, Node))),
+        )
         while True:
             self._clock += _PAUSE_S
             self._send(m.BeatSeen(tuple(self._nodes)))
@@ -234,16 +229,14 @@ class _Kerf:
 
     # --- the core's surroundings ------------------------------------------------------------------------------------
 
-    def _send(self, event: m.Input) -> None:
-        todo: list[m.Input] = [event]
+    def _send(self, *events: m.Input) -> None:
+        commands = [command for event in events for command in self._core.handle(event, self._clock)]
+        todo = [event for command in commands for event in self._answers(command)]
         while todo:
             for command in self._core.handle(todo.pop(0), self._clock):
                 todo += self._answers(command)
 
     def _answers(self, command: m.Command) -> list[m.Input]:
-        if self._put_off is not None and isinstance(command, m.Again | m.Later):
-            self._put_off.append(command)
-            return []
         match command:
             case m.Append():
                 return [m.Appended(int(self._version()))]

@@ -9,8 +9,8 @@ MUTANTS = [
         name="shadow-decides-halfway",
         what="pods are placed before all that happens at a moment is known",
         file="shadow/rerun.py",
-        old="isinstance(command, m.Again | m.Later)",
-        new="False",
+        old="            *map(m.InventorySeen, inventories),\n",
+        new="            *map(m.InventorySeen, inventories),\n        )\n        self._send(\n",
         tests=("tests/unit/shadow/test_rerun.py::test_who_comes_with_a_node_is_tried_with_those_that_wait",),
     ),
     Mutant(
