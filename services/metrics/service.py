@@ -326,7 +326,7 @@ class MetricsService(Service):
                 self._records = []
                 try:
                     await asyncio.to_thread(self._book.write, records, sequence, stream)
-                except sqlite3.Error:
+                except BaseException:
                     self._records = records + self._records
                     raise
             self._room.set()

@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS gpu (uuid TEXT PRIMARY KEY, memory_mib INTEGER NOT NU
 CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS stream (one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ended_when ON ended (ended_ms);
+CREATE INDEX IF NOT EXISTS slice_uid ON slice (uid);
 CREATE TABLE IF NOT EXISTS label (
   uid TEXT NOT NULL, key TEXT NOT NULL, value TEXT NOT NULL, at_ms INTEGER NOT NULL,
   PRIMARY KEY (uid, key)) WITHOUT ROWID;
@@ -320,11 +321,6 @@ class UsageBook:
         """Takes out slices that ended before then; returns how many grants."""
         old = "(SELECT grant_id FROM ended WHERE ended_ms < ?)"
         self._db.execute("BEGIN IMMEDIATE")
-        self._db.execute(
-            f"DELETE FROM label WHERE uid IN (SELECT uid FROM slice WHERE grant_id IN {old}) AND NOT EXISTS "  # noqa: S608 - see below
-            f"(SELECT 1 FROM slice s WHERE s.uid = label.uid AND s.grant_id NOT IN {old})",
-            (before_ms, before_ms),
-        )
         self._db.execute("DELETE FROM stranded WHERE hour_ms < ?", (before_ms,))
         self._db.execute(
             "DELETE FROM capacity WHERE EXISTS (SELECT 1 FROM capacity later WHERE later.node = capacity.node "
@@ -334,6 +330,10 @@ class UsageBook:
         for table in ("slice", "part"):
             delete = f"DELETE FROM {table} WHERE grant_id IN {old}"  # noqa: S608 - both names are constants
             self._db.execute(delete, (before_ms,))
+        self._db.execute(  # also of pods that were decided and never ran
+            "DELETE FROM label WHERE at_ms < ? AND NOT EXISTS (SELECT 1 FROM slice WHERE slice.uid = label.uid)",
+            (before_ms,),
+        )
         gone = self._db.execute("DELETE FROM ended WHERE ended_ms < ?", (before_ms,)).rowcount
         self._db.execute("COMMIT")
         return gone

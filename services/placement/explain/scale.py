@@ -21,6 +21,7 @@ from shared.book.gangs import Gangs
 from shared.book.states import NodeState
 from shared.contracts.explain import NodeTypeNeed, ScaleExplanation
 from shared.contracts.queries import AddNodes
+from shared.model import names
 from shared.model.objects import Node, Taint
 
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
@@ -28,7 +29,15 @@ NODES_MOST = 256
 TYPES_MOST = 16
 """Node types that are tried: those of which the cluster has the most nodes."""
 _EXAMPLES = 5
-_STATE_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
+_STATE_TAINTS = (
+    "node.kubernetes.io/",
+    "node.cloudprovider.kubernetes.io/",
+    "karpenter.sh/disrupted",
+    "karpenter.sh/unregistered",
+    "ToBeDeletedByClusterAutoscaler",
+    "DeletionCandidateOfClusterAutoscaler",
+    names.TAINT_LEAVING,
+)
 
 
 class _Type(msgspec.Struct, frozen=True):
@@ -141,7 +150,8 @@ def _heal(name: str, trial: Trial) -> None:
 
 
 def _passing(node: Node) -> list[Taint]:
-    """The taints that Kubernetes writes for a node's present state: not ready, cordoned, short of memory, starting."""
+    """The taints that Kubernetes and autoscalers write for a node's present state: not ready, cordoned, short of
+    memory, starting, about to be removed."""
     return [taint for taint in node.spec.taints if taint.key.startswith(_STATE_TAINTS)]
 
 

@@ -96,14 +96,6 @@ MUTANTS = [
         tests=(f"{UNIT}/test_rerun.py::test_a_deleted_pod_leaves_when_it_did_there",),
     ),
     Mutant(
-        name="shadow-one-node-at-first",
-        what="pods come before the nodes have answered",
-        file="shadow/rerun.py",
-        old="        self._send(m.FactsSeen(tuple(fact for fact in facts if isinstance(fact.object, Node))))\n",
-        new="        self._send(m.FactsSeen(tuple(facts)))\n",
-        tests=(f"{UNIT}/test_rerun.py::test_all_nodes_take_part_in_the_first_decision",),
-    ),
-    Mutant(
         name="shadow-records-manifests",
         what="a recording has whole manifests in it",
         file="shadow/objects.py",

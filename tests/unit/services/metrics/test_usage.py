@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.metrics.usage import Began, Ended, GpuSize, Record, UsageBook, UsageError
+from services.metrics.usage import Began, Ended, GpuSize, Labelled, Record, UsageBook, UsageError
 
 
 def began(
@@ -154,6 +154,14 @@ def test_what_ended_long_ago_is_forgotten() -> None:
     book = make_book(SIZE, began("old"), Ended("old", 1000), began("new"), Ended("new", 9000), began("live"))
     assert book.forget(5000) == 1
     assert sorted(r.key for r in book.usage("pod", 0)) == ["team/p-live", "team/p-new"]
+
+
+def test_labels_are_forgotten_with_the_last_slice_of_their_pod_and_of_pods_that_never_ran() -> None:
+    labels = [Labelled(uid, (("team", "x"),), 0) for uid in ("u-old", "u-live", "u-never")]
+    book = make_book(SIZE, began("old"), Ended("old", 1000), began("live"), *labels)
+    book.forget(5000)
+    rows = book._db.execute("SELECT DISTINCT uid FROM label").fetchall()
+    assert [uid for (uid,) in rows] == ["u-live"]
 
 
 def test_a_book_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -93,7 +93,13 @@ def test_a_node_that_is_cordoned_now_still_stands_for_its_type() -> None:
     assert needs(placement) == [("large", 1, 1)]
 
 
-@pytest.mark.parametrize("key", ["node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        *("node.kubernetes.io/unschedulable", "node.kubernetes.io/not-ready"),
+        *("karpenter.sh/disrupted", "ToBeDeletedByClusterAutoscaler", "kerf.dev/leaving"),
+    ],
+)
 def test_the_taints_of_a_nodes_present_state_are_not_those_of_new_nodes(key: str) -> None:
     placement = cluster(large=8)
     taints = (Taint(key=key, effect="NoSchedule"),)
