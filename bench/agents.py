@@ -23,7 +23,7 @@ from shared.bus.port import Incoming
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import encode
-from shared.contracts.node_commands import NodeGrant, NodeRelease, ReleasesSeen
+from shared.contracts.node_commands import NodeGrant, NodeRelease, NodeSync, ReleasesSeen
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.hollow_node import HollowNode
 from shared.telemetry.logs import configure_logging
@@ -95,6 +95,8 @@ async def _pods(
         if answers % pods == 0:
             done.set()
 
+    for node in nodes:  # without its first sync an agent takes no order
+        await bus.request(subjects.node_command(node.name, "sync"), encode(NodeSync(term=1, node=node.name)))
     await bus.subscribe(ANSWERS, answered)
     found: dict[str, Any] = {}
     for what in ("grant", "release"):

@@ -23,7 +23,7 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease
+from shared.contracts.node_commands import Accepted, NodeGrant, NodeRelease, NodeSync
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.model.suspension import Suspension
@@ -155,6 +155,7 @@ async def node(
                 strategies=("exclusive", "advisory", "interposer", "time_slice"),
             )
             await door.handle(m.InventorySeen(seen))
+            await door.handle(m.SyncReceived(NodeSync(term=1, node=NODE)))  # without one it takes no order
             doors.append(door)
 
     config = Config(
