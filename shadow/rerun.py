@@ -35,8 +35,10 @@ _BOOT = "shadow"
 _PAUSE_S = 1.0
 """Longer than placement gathers a batch."""
 _TERM = 100
-_OTHERS = 3 * 10**9
-"""Below this: nodes, and pods that ran when the watching began."""
+_ORDER: dict[type[Step], int] = {NodeIs: 0, NodeLeaves: 1, Leaves: 3, Arrives: 4}
+"""Of one time: nodes come first, then pods leave, then they arrive."""
+_RAN = 2
+"""Pods that ran when the watching began: they come to the nodes that there are, and are placed before all others."""
 
 
 class Placed(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +72,8 @@ class _Kerf:
         self._turned_s = history.began_s
         """The time of the last turn."""
         self._numbers = count(1001)
-        self._todo: list[tuple[float, int, Step]] = []
+        self._todo: list[tuple[float, int, int, Step]] = []
+        """By time, order and number."""
         self._nodes: dict[str, Node] = {}
         self._pods: dict[str, Pod] = {}
         self._wake_s = inf
@@ -90,7 +93,7 @@ class _Kerf:
                 self._at(step)
         for life in self._history.lives.values():
             if isinstance(life.wanted, Wanted):
-                self._at(Arrives(life.created_s, life.uid), first=life.ran_before)
+                self._at(Arrives(life.created_s, life.uid), _RAN if life.ran_before else None)
                 if life.deleted_s is not None:
                     self._at(Leaves(life.deleted_s, life.uid))
         records = ((_TERM - 2, TermRecord(holder="before")), (_TERM - 1, ReadyRecord(term=_TERM - 2)))
@@ -106,18 +109,14 @@ class _Kerf:
                 other = others.pop(0)
                 facts += self._other(other.uid, other.pod)
             inventories: list[Inventory] = []
-            # What was there before the watching began comes first, and by itself.
-            before = self._now <= self._history.began_s and bool(self._todo) and self._todo[0][1] < _OTHERS
-            while self._todo and self._todo[0][0] <= self._now and not (before and self._todo[0][1] >= _OTHERS):
-                facts += self._happens(heappop(self._todo)[2], inventories)
+            ran = self._now <= self._history.began_s and bool(self._todo) and self._todo[0][1] <= _RAN
+            while self._todo and self._todo[0][0] <= self._now and not (ran and self._todo[0][1] > _RAN):
+                facts += self._happens(heappop(self._todo)[-1], inventories)
             self._turn(facts, inventories)
         return Rerun(placed=self._placed, waits=self._waits, steps=tuple(self._steps))
 
-    def _at(self, step: Step, *, first: bool = False) -> None:
-        """`first`: it comes to the nodes that there are, and is placed before all others of this time."""
-        # Of one time: nodes come first, then pods leave, then they arrive.
-        order = 2 if first else {NodeIs: 0, NodeLeaves: 1, Leaves: 3, Arrives: 4, Starts: 5}[type(step)]
-        heappush(self._todo, (step.at_s, order * 10**9 + next(self._numbers), step))
+    def _at(self, step: Step, order: int | None = None) -> None:
+        heappush(self._todo, (step.at_s, _ORDER[type(step)] if order is None else order, next(self._numbers), step))
 
     # --- what happens -----------------------------------------------------------------------------------------------
 

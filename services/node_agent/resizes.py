@@ -10,7 +10,6 @@ the slices may have less is on its disk before they do (`in_force`): after a cra
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 
 import msgspec
@@ -37,10 +36,9 @@ class Resizes:
         self._node, self._store, self._gpus = node, store, gpus
         self._going: dict[str, ResizeTask] = {}
         """By grant: what its slices are doing."""
-        self._refusals: Counter[str] = Counter()
-        """By grant that was amended to less without a promise: how often its program had more."""
-        self._again_at: dict[str, float] = {}
-        """By such a grant: when it is tried again."""
+        self._refused: dict[str, tuple[int, float]] = {}
+        """By grant that was amended to less without a promise: how often its program had more, and when it is tried
+        again."""
         self._shrinking: dict[str, KnownGrant] = {}
         """By grant whose slices are being shrunk: what was known of it before."""
 
@@ -83,12 +81,15 @@ class Resizes:
         """Growths that could not be done yet, or that an earlier agent has left; and what was not taken back, less and
         less often."""
         out: list[m.Command] = []
-        for grant_id in [known.grant_id for known in self._store.known if known.in_force is not None]:
-            task = None if self._again_at.get(grant_id, now) > now else self.next(grant_id)
+        open_ = [known.grant_id for known in self._store.known if known.in_force is not None]
+        self._refused = {grant_id: self._refused[grant_id] for grant_id in open_ if grant_id in self._refused}
+        for grant_id in open_:
+            times, again_at = self._refused.get(grant_id, (0, now))
+            task = None if again_at > now else self.next(grant_id)
             if task is not None:
                 out.append(task)
-                if refusals := self._refusals[grant_id]:
-                    self._again_at[grant_id] = now + min(LONGEST_S, AGAIN_S * 2 ** min(refusals, 8))
+                if times:
+                    self._refused[grant_id] = times, now + min(LONGEST_S, AGAIN_S * 2 ** min(times, 8))
         return out
 
     def done(self, event: m.ResizeDone) -> list[m.Command]:
@@ -100,11 +101,9 @@ class Resizes:
             in_force = before.in_force or before.effective if amended else before.in_force
             self._store.put(msgspec.structs.replace(known, in_force=in_force))
         record_result(self._store, event.task, event.reason, is_partial=event.is_partial)
+        times, again_at = self._refused.pop(event.task.grant_id, (0, 0.0))
         if event.task.shrinks and event.task.promise is None and event.reason:
-            self._refusals[event.task.grant_id] += 1
-        else:
-            self._refusals.pop(event.task.grant_id, None)
-            self._again_at.pop(event.task.grant_id, None)
+            self._refused[event.task.grant_id] = times + 1, again_at
         known = self._store.get(event.task.grant_id)
         if known is None or event.reason:
             return []
@@ -201,7 +200,7 @@ def record_result(store: GrantStore, task: ResizeTask, reason: str, *, is_partia
     if task.promise is not None and not reason and _is_wanted(store, task, task.promise, known):
         grows = task.after.containers != task.promise.containers
         store.put(msgspec.structs.replace(known, shrunk=task.promise, in_force=_may_have(task) if grows else None))
-    elif reason and (not task.shrinks or task.promise is None):
+    elif reason and task.promise is None:
         store.put(msgspec.structs.replace(known, in_force=known.in_force or task.before))
     elif task.shrinks:
         # Half done; or withdrawn meanwhile, and nobody would hear of a promise: the next task restores the limits.

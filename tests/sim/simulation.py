@@ -756,7 +756,7 @@ class Simulation:
             if (grant := bound_grant(pod)) is not None and self.is_lost(grant, pod):
                 continue  # its node releases it
             going = pod["metadata"].get("deletionTimestamp") or pod["status"].get("phase") in ("Succeeded", "Failed")
-            said = core.resizer.explain(pod["metadata"]["uid"]) if asked and not going else None
+            said = core.resizer.status.explain(pod["metadata"]["uid"]) if asked and not going else None
             if (
                 asked
                 and not going

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from functools import partial
 from pathlib import Path
 
 from shared.bus.nats_bus import NatsBus
@@ -22,7 +23,7 @@ async def first_sync(url: str, *nodes: str) -> None:
     """Syncs these nodes' agents, which run already, as the leader of term 1 without grants."""
     async with await NatsBus.connect(url) as bus:
         for node in nodes:
-            await eventually(lambda node=node: _synced(bus, node), what=f"the first sync of {node}")  # type: ignore[misc]
+            await eventually(partial(_synced, bus, node), what=f"the first sync of {node}")
 
 
 async def _synced(bus: NatsBus, node: str) -> bool:

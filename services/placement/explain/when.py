@@ -67,8 +67,8 @@ def when_beside(
 def when(
     state: PodState, engine: Engine, now: float, *, ahead: int = 0, within: Bools | None = None
 ) -> Steps[WhenExplanation]:
-    """`now`: seconds since 1970. `ahead`: pods that are tried before it. `within`: the nodes whose GPUs are large
-    enough for its queue's quota (`Fair.rows_within`)."""
+    """`now`: seconds since 1970. `ahead`: pods that are tried before it. `within`: the nodes with GPUs that are
+    large enough for its queue's quota (`Fair.rows_within`)."""
     meta = state.pod.metadata
     told = WhenExplanation(namespace=meta.namespace, name=meta.name, state="unknown", sentence="")
     trial = Trial(engine)

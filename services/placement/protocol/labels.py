@@ -49,14 +49,14 @@ class NodeLabels:
     def __init__(self, book: Book) -> None:
         self._book = book
         self._next: dict[str, float] = {}
-        """Nodes whose labels must be checked, and when next."""
+        """When the labels of a node are to be checked next."""
 
     def note(self, node: str, now: float) -> None:
         """Notes that a node, or its inventory, has changed."""
         self._next[node] = now
 
     def due(self, now: float) -> list[LabelNode]:
-        """Returns commands for nodes whose labels differ from their inventory; repeated until they match."""
+        """Returns commands for nodes with labels that differ from their inventory; repeated until they match."""
         out: list[LabelNode] = []
         for name in [name for name, at in self._next.items() if at <= now][:AT_ONCE]:
             del self._next[name]

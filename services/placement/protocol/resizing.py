@@ -21,26 +21,22 @@ from __future__ import annotations
 import msgspec
 
 from services.placement import messages as m
-from services.placement.pod_events import pod_event
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.lost_amendments import LostAmendments
 from services.placement.protocol.nodes import Nodes
 from services.placement.protocol.recovery import Recovery, touch
 from services.placement.protocol.resize_limits import ResizeLimits
+from services.placement.protocol.resize_status import ResizeStatus, text_of, words
 from services.placement.protocol.write_batcher import WriteBatcher
 from services.placement.scheduling.fair.fair import Fair
 from shared.book.book import Book
 from shared.book.states import GrantState, PodState
 from shared.contracts.commands import AmendGrant
-from shared.contracts.explain import ResizeExplanation
 from shared.contracts.log import Amendment, DecisionBatch
 from shared.contracts.node_commands import NodeSyncAnswer
-from shared.model import names
-from shared.model.autoscale import AutoscaleError, read_autoscale
 from shared.model.gpu import Inventory
 from shared.model.grant import Grant, encode_grant
 from shared.model.resize import (
-    MAX_TEXT,
     ResizeError,
     amended,
     exceeds,
@@ -50,7 +46,6 @@ from shared.model.resize import (
     same_slices,
     wanted_grant,
 )
-from shared.model.units import format_mib
 
 REPEAT_S = 5.0
 """How often an order to the API server is repeated, and a node that has refused is asked again."""
@@ -108,11 +103,7 @@ class Resizer:
         """By uid: what a text and a grant have led to. Pods that wait are looked at again and again."""
         self._changes = -1
         """How many changes of capacity there were by then."""
-        self._said: dict[str, str] = {}
-        """The last Event of each pod, so that it is not repeated."""
-        self._autoscales: dict[str, str] = {}
-        """By uid: the text of `kerf.dev/autoscale` that was looked at last."""
-        self._status: dict[str, ResizeExplanation] = {}
+        self.status = ResizeStatus()
         nodes.before_sync = self._ask_for_less
 
     # --- a new leader -----------------------------------------------------------------------------------------
@@ -123,7 +114,7 @@ class Resizer:
             held = self._held(state)
             if held is None:
                 continue
-            if self._text(state):
+            if text_of(state):
                 self._unsettled[state.uid] = float("-inf")
             found = recovery.amended(state) if complete else self._possible(state, held)
             if found is None or found.grant.amendment <= held.given.amendment:
@@ -142,7 +133,7 @@ class Resizer:
     def _possible(self, state: PodState, held: GrantState) -> Amendment | None:
         """The growth that an earlier leader may have ordered at this version of the pod."""
         try:
-            wanted = wanted_grant(held.given, self._text(state))
+            wanted = wanted_grant(held.given, text_of(state))
         except ResizeError:
             return None
         if wanted is held.given or state.suspension is not None or lower(wanted, held.given) != held.given.containers:
@@ -153,8 +144,8 @@ class Resizer:
 
     def seen(self, state: PodState, now: float) -> list[m.Command]:
         """Handles a pod that is new or has changed."""
-        out = self._bad_autoscale(state)
-        if not self._text(state) and state.uid not in self._unsettled:
+        out = self.status.bad_autoscale(state)
+        if not text_of(state) and state.uid not in self._unsettled:
             return out
         if self._held(state) is None:
             self._leave(state)
@@ -162,26 +153,14 @@ class Resizer:
         self._unsettled[state.uid] = now
         return out + self._settle(state, now)
 
-    def _bad_autoscale(self, state: PodState) -> list[m.Command]:
-        """Says once of each text that nothing follows from it: the autoscaler has nobody to tell."""
-        text = state.pod.metadata.annotations.get(names.ANNOTATION_AUTOSCALE, "")
-        if not text or not state.ours or state.ended or self._autoscales.get(state.uid) == text[: MAX_TEXT + 1]:
-            return []
-        self._autoscales[state.uid] = text[: MAX_TEXT + 1]
-        try:
-            read_autoscale(text)
-        except AutoscaleError as error:
-            return [m.SendPatches((pod_event(state, "AutoscaleRefused", "Resizing", f"{error}"),))]
-        return []
-
     def _leave(self, state: PodState) -> None:
         """Nothing is done for a pod that does not run (yet). It is seen again when it does."""
         for uids in (self._waiting, self._tried):
             uids.discard(state.uid)
         self._unsettled.pop(state.uid, None)
-        self._status.pop(state.uid, None)
-        if state.wants_place and self._text(state):
-            self._note(state, "waiting", "the pod does not run yet; its slices are resized when it does")
+        self.status.forget(state.uid)
+        if state.wants_place and text_of(state):
+            self.status.note(state, "waiting", "the pod does not run yet; its slices are resized when it does")
 
     def _wake(self) -> None:
         """Tries again what waits, if capacity or quotas may have changed."""
@@ -208,10 +187,11 @@ class Resizer:
         for uids in (self._waiting, self._tried, self._unanswered):
             uids.discard(uid)
         for known in (
-            *(self._lost, self._promised, self._confirmed, self._unsettled, self._sent, self._said, self._status),
-            *(self._refused, self._wants, self._autoscales),
+            *(self._lost, self._promised, self._confirmed, self._unsettled, self._sent),
+            *(self._refused, self._wants),
         ):
             known.pop(uid, None)
+        self.status.ended(uid)
 
     def node_answered(self, event: m.GrantAcknowledged, now: float) -> list[m.Command]:
         """Handles what an agent says of a grant's amounts."""
@@ -256,8 +236,7 @@ class Resizer:
         if node is None or node.inventory is None or node.inventory.checkpoint_id == inventory.checkpoint_id:
             return
         for held in node.grants.values():
-            if self._promised.pop(held.uid, None) is not None or held.shrink is not None:
-                held.shrink = None
+            if self._promised.pop(held.uid, None) is not None:
                 self._unsettled[held.uid] = float("-inf")
 
     def _ask_for_less(self, node: str) -> None:
@@ -269,12 +248,12 @@ class Resizer:
     def _smaller(self, held: GrantState) -> Grant | None:
         """To what an amendment at this version of its pod may be on its way; None if to nothing smaller."""
         state = self._book.pods.get(held.uid)
-        if state is None or not self._text(state) or self._held(state) is not held or held.client or held.parked:
+        if state is None or not text_of(state) or self._held(state) is not held or held.client or held.parked:
             return None
         if state.suspension is not None or held.suspension is not None:
             return None
         try:
-            smaller = amended(held.given, lower(self._wanted(held.uid, held.given, self._text(state)), held.given))
+            smaller = amended(held.given, lower(self._wanted(held.uid, held.given, text_of(state)), held.given))
         except ResizeError:
             return None
         return None if smaller is held.given else smaller
@@ -310,7 +289,7 @@ class Resizer:
         found = self._lost.recover(state.uid, held.given, None if growth is None else growth.amendment.grant)
         if found is not None:
             self._begin(state, found.amended, found.booked, now)
-            self._note(state, "applying", "etcd was restored: its grant is amended to what its slices have")
+            self.status.note(state, "applying", "etcd was restored: its grant is amended to what its slices have")
 
     def _promise(self, held: GrantState, promised: Grant) -> None:
         if (
@@ -381,13 +360,9 @@ class Resizer:
             out += self._grow(state, now)
         return out
 
-    def explain(self, uid: str) -> ResizeExplanation | None:
-        """How the resize of a pod stands; None if none was asked for."""
-        return self._status.get(uid)
-
     def _settle(self, state: PodState, now: float, refused: str = "") -> list[m.Command]:
         """The next step towards what the pod wants. A growth waits for its turn."""
-        held, text = self._held(state), self._text(state)
+        held, text = self._held(state), text_of(state)
         for uids in (self._waiting, self._tried):
             uids.discard(state.uid)
         if held is None:
@@ -398,15 +373,15 @@ class Resizer:
         open_ = any(state.uid in known for known in (self._unanswered, self._promised, self._lost))
         if not text and not open_ and held.shrink is None:
             self._unsettled.pop(state.uid, None)
-            self._status.pop(state.uid, None)
+            self.status.forget(state.uid)
             return []
         given = held.given
         try:
             wanted = self._wanted(state.uid, given, text)
         except ResizeError as error:
-            return self._say(state, "refused", f"{error}", code=error.code) + self._withdraw(state, held, now)
+            return self.status.say(state, "refused", f"{error}", code=error.code) + self._withdraw(state, held, now)
         if obstacle := self._limits.obstacle(state, held):
-            return self._say(state, "waiting", obstacle)
+            return self.status.say(state, "waiting", obstacle)
         smaller = amended(given, lower(wanted, given))
         if smaller is not given:
             return self._shrink(state, held, smaller, refused, now)
@@ -419,9 +394,9 @@ class Resizer:
         promised = self._promised.get(state.uid)
         if promised is not None and not exceeds(promised, smaller):
             return self._amend_once(state, smaller, now)
-        said = self._say(state, "waiting", f"its node cannot take back what it has: {refused}") if refused else []
+        said = self.status.say(state, "waiting", f"its node cannot take back what it has: {refused}") if refused else []
         if not said and state.uid not in self._refused:
-            self._note(state, "applying", "its node was asked to use less")
+            self.status.note(state, "applying", "its node was asked to use less")
         if held.shrink == smaller:
             return said  # asked already; `Nodes` repeats it until there is an answer, and `tick` after a refusal
         held.shrink = smaller
@@ -435,11 +410,10 @@ class Resizer:
         out = self._withdraw(state, held, now)
         if self._confirmed.get(state.uid, 0) < held.given.amendment or state.uid in self._unanswered:
             why = refused or "its node has not confirmed it yet"
-            self._note(state, "applying", f"the grant is amended: {why}")
+            self.status.note(state, "applying", f"the grant is amended: {why}")
             return out
         self._unsettled.pop(state.uid, None)
-        self._said.pop(state.uid, None)
-        self._note(state, "done", f"its slices have what it wants: {_words(held.given)}")
+        self.status.done(state, f"its slices have what it wants: {words(held.given)}")
         return out
 
     def _withdraw(self, state: PodState, held: GrantState, now: float) -> list[m.Command]:
@@ -458,16 +432,16 @@ class Resizer:
             self._waiting.discard(state.uid)
             return []
         try:
-            wanted = self._wanted(state.uid, held.given, self._text(state))
+            wanted = self._wanted(state.uid, held.given, text_of(state))
         except ResizeError as error:
             self._waiting.discard(state.uid)
-            return self._say(state, "refused", f"{error}", code=error.code)
+            return self.status.say(state, "refused", f"{error}", code=error.code)
         lacks = self._limits.obstacle(state, held) or self._limits.lacks(state, held, wanted)
         if lacks:
-            return self._say(state, "waiting", lacks) + self._withdraw(state, held, now)
+            return self.status.say(state, "waiting", lacks) + self._withdraw(state, held, now)
         self._waiting.discard(state.uid)
         self._begin(state, wanted, wanted, now)
-        self._note(state, "applying", "the larger amounts are booked, and the grant is amended")
+        self.status.note(state, "applying", "the larger amounts are booked, and the grant is amended")
         return []
 
     def _begin(self, state: PodState, grant: Grant, booked: Grant, now: float) -> None:
@@ -495,8 +469,6 @@ class Resizer:
         self._sent[state.uid] = version, now
         return [m.SendPatches((_amend(_amendment(state, grant)),))]
 
-    # --- what is said ----------------------------------------------------------------------------------------
-
     def _held(self, state: PodState) -> GrantState | None:
         """The grant of a pod that runs, or may."""
         held = self._book.grants.get(state.grant_id) if state.grant_id else None
@@ -507,25 +479,6 @@ class Resizer:
         """The grant with this id, if its GPUs are on that node."""
         held = self._book.grants.get(grant_id)
         return None if held is None or held.node != node else held
-
-    @staticmethod
-    def _text(state: PodState) -> str:
-        return state.pod.metadata.annotations.get(names.ANNOTATION_RESIZE, "")
-
-    def _note(self, state: PodState, phase: str, sentence: str, code: str = "") -> None:
-        wanted = self._text(state)[:MAX_TEXT]
-        self._status[state.uid] = ResizeExplanation(wanted=wanted, phase=phase, sentence=sentence, code=code)
-
-    def _say(self, state: PodState, phase: str, why: str, *, code: str = "") -> list[m.Command]:
-        """What the pod waits for, or why it waits in vain; an Event when that is another reason than before."""
-        self._note(state, phase, why, code)
-        told = f"{self._text(state)[:MAX_TEXT]} {phase} {code or _without_figures(why)}"
-        if self._said.get(state.uid) == told:
-            return []
-        self._said[state.uid] = told
-        reason = "ResizeRefused" if phase == "refused" else "ResizePending"
-        note = why if phase == "refused" else f"the slices stay as they are, and are resized when that is over: {why}"
-        return [m.SendPatches((pod_event(state, reason, "Resizing", note),))]
 
 
 def _amendment(state: PodState, grant: Grant) -> Amendment:
@@ -545,21 +498,6 @@ def _amend(amendment: Amendment) -> AmendGrant:
         namespace=amendment.namespace,
         name=amendment.name,
         grant=encode_grant(amendment.grant),
-        reason=f"its slices have {_words(amendment.grant)} now",
+        reason=f"its slices have {words(amendment.grant)} now",
         resource_version=amendment.resource_version,
     )
-
-
-def _words(grant: Grant) -> str:
-    """A grant's amounts, for people."""
-    parts = []
-    for name, part in sorted(grant.containers.items()):
-        mib, milli = sum(share.memory_mib for share in part.gpus), sum(share.compute_milli for share in part.gpus)
-        compute = f" and {milli / 10:g} % compute" if milli else ""
-        parts.append(f"{format_mib(mib)}{compute} ({name})")
-    return ", ".join(parts)
-
-
-def _without_figures(why: str) -> str:
-    """A reason whose figures alone are others is told once."""
-    return "".join(char for char in why if not char.isdigit())

@@ -1,4 +1,4 @@
-"""Slices that run on a node by a grant whose pod is unknown here."""
+"""Slices that run on a node by the grant of an unknown pod."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shared.model.grant import ContainerGrant, GpuShare, Grant
 
 
 def stranger(slices: Sequence[LiveSlice], node: str) -> GrantState:
-    """The slices of one grant that run and whose pod is unknown here: what they have is booked until their node
+    """The slices of one grant that run, of an unknown pod: what they have is booked until their node
     releases it."""
     containers = {one.container: ContainerGrant(strategy=one.strategy, gpus=_shares(one, node)) for one in slices}
     first = slices[0]

@@ -66,7 +66,7 @@ def why(core: Core, query: WhyQuery, now: float, wall: float) -> Steps[ExplainAn
     beside = [
         words for words in (core.preemption.describe(state.uid), core.preemption.suspension_text(state.uid)) if words
     ]
-    resize = core.resizer.explain(state.uid)
+    resize = core.resizer.status.explain(state.uid)
     if resize is not None and resize.phase != "done":
         beside.append(f"its resize is {resize.phase}: {resize.sentence}")
     explanation = replace(explanation, sentence="; ".join((explanation.sentence, *beside)), resize=resize)

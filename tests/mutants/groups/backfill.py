@@ -16,7 +16,7 @@ MUTANTS = [
         file="services/placement/scheduling/backfill/reservations.py",
         old='                continue  # it must not hide those after it\n',
         new='                pass\n',
-        tests=('tests/unit/services/placement/scheduling/backfill/test_reservations.py::test_stuck_pods_ahead_do_not_keep_others_from_their_reservation',),
+        tests=(_TESTS + "test_stuck_pods_ahead_do_not_keep_others_from_their_reservation",),
     ),
     Mutant(
         name="reserved-beyond-the-quota",
@@ -24,7 +24,7 @@ MUTANTS = [
         file="services/placement/scheduling/backfill/choosing.py",
         old='        place = trial.engine.decide(states[0], fair.rows_within(states[0]))\n',
         new='        place = trial.engine.decide(states[0])\n',
-        tests=('tests/unit/services/placement/scheduling/backfill/test_reservations.py::test_nothing_is_reserved_where_the_quota_would_never_allow_it',),
+        tests=(_TESTS + "test_nothing_is_reserved_where_the_quota_would_never_allow_it",),
     ),
     Mutant(
         name="gangs-reserved-beyond-the-quota",
@@ -32,7 +32,7 @@ MUTANTS = [
         file="services/placement/scheduling/backfill/choosing.py",
         old='    return found if is_within(found, trial.book, fair) else None\n\n',
         new='    return found\n\n',
-        tests=('tests/unit/services/placement/scheduling/backfill/test_reservations.py::test_no_gang_has_places_reserved_that_its_quota_does_not_allow',),
+        tests=(_TESTS + "test_no_gang_has_places_reserved_that_its_quota_does_not_allow",),
     ),
     Mutant(
         name="too-few-reserved",
@@ -40,7 +40,7 @@ MUTANTS = [
         file="services/placement/scheduling/backfill/reservations.py",
         old='            if gang.by_leaf(kept.places) != gang.by_leaf(together):\n',
         new='            if False:\n',
-        tests=('tests/unit/services/placement/scheduling/backfill/test_reservations.py::test_a_gang_that_needs_more_members_has_more_reserved',),
+        tests=(_TESTS + "test_a_gang_that_needs_more_members_has_more_reserved",),
     ),
     Mutant(
         name="moved-reservation-untold",

@@ -16,7 +16,8 @@ MUTANTS = [
         old="    is_bound = bool(pod.spec.node_name)",
         new="    is_bound = False",
         tests=(
-            "tests/unit/shared/model/test_request_reader.py::test_a_pod_that_runs_keeps_what_it_named_before_there_was_a_bound",
+            "tests/unit/shared/model/test_request_reader.py::"
+            "test_a_pod_that_runs_keeps_what_it_named_before_there_was_a_bound",
         ),
     ),
     Mutant(
@@ -36,7 +37,8 @@ MUTANTS = [
         old="    for key in unknown[:_WARNINGS_MOST]:\n",
         new="    for key in unknown:\n",
         tests=(
-            "tests/unit/services/admission/test_core.py::test_thousands_of_unknown_annotations_are_counted_and_not_compared",
+            "tests/unit/services/admission/test_core.py::"
+            "test_thousands_of_unknown_annotations_are_counted_and_not_compared",
         ),
     ),
     Mutant(

@@ -18,7 +18,10 @@ MUTANTS = [
         file="services/placement/preemption/migration.py",
         old='(gang is None or gang.satisfied)',
         new='True',
-        tests=('tests/unit/services/placement/preemption/test_migration.py::test_a_replacement_that_its_gang_needs_by_then_waits_for_the_others',),
+        tests=(
+            "tests/unit/services/placement/preemption/test_migration.py::"
+            "test_a_replacement_that_its_gang_needs_by_then_waits_for_the_others",
+        ),
     ),
     Mutant(
         name="gang-in-part",

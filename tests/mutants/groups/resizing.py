@@ -12,11 +12,9 @@ MUTANTS = [
         name="half-taken-back-is-forgotten",
         what="of slices that were taken back by half the gate counts what they were to have",
         file="services/node_agent/resizes.py",
-        old="    elif reason and (not task.shrinks or task.promise is None):\n",
+        old="    elif reason and task.promise is None:\n",
         new="    elif reason and not task.shrinks:\n",
-        tests=(
-            "tests/unit/services/node_agent/test_resizes.py::test_the_gate_counts_what_slices_still_have_of_a_grant_that_was_amended_to_less",
-        ),
+        tests=(_AGENT + "test_the_gate_counts_what_slices_still_have_of_a_grant_that_was_amended_to_less",),
     ),
     Mutant(
         name="growth-is-not-booked",
@@ -116,7 +114,7 @@ MUTANTS = [
     ),
     Mutant(
         name="moved-pods-are-asked-for-less",
-        what="a pod whose memory is on the host is asked to use less before it is back",
+        what="a pod is asked to use less before its memory is back from the host",
         file=_RESIZER,
         old="            if held.parked:\n                held.shrink = None",
         new="            if False:\n                held.shrink = None",
@@ -126,8 +124,14 @@ MUTANTS = [
         name="recovered-amendments-are-not-taken-over",
         what="a new leader forgets a recovered amendment of a pod without the annotation",
         file=_RESIZER,
-        old="            if held is None:\n                continue\n            if self._text(state):\n                self._unsettled",
-        new="            if held is None or not self._text(state):\n                continue\n            if self._text(state):\n                self._unsettled",
+        old=(
+            "            if held is None:\n                continue\n"
+            "            if text_of(state):\n                self._unsettled"
+        ),
+        new=(
+            "            if held is None or not text_of(state):\n                continue\n"
+            "            if text_of(state):\n                self._unsettled"
+        ),
         tests=(_TESTS + "test_a_new_leader_takes_over_a_recovered_amendment_of_a_pod_without_the_annotation",),
     ),
     Mutant(

@@ -11,7 +11,7 @@ MUTANTS = [
         file="shadow/rerun.py",
         old="            *map(m.InventorySeen, inventories),\n",
         new="            *map(m.InventorySeen, inventories),\n        )\n        self._send(\n",
-        tests=("tests/unit/shadow/test_rerun.py::test_who_comes_with_a_node_is_tried_with_those_that_wait",),
+        tests=("tests/unit/shadow/test_rerun.py::test_a_pod_that_comes_with_a_node_is_tried_with_those_that_wait",),
     ),
     Mutant(
         name="shadow-ended-pods-wait-no-more",
@@ -20,7 +20,8 @@ MUTANTS = [
         old="        return None if self.finished and self.bound_s is not None else self.left_s\n",
         new="        return self.left_s\n",
         tests=(
-            "tests/unit/shadow/test_compare.py::test_a_pod_that_has_ended_there_and_never_started_with_kerf_still_waits",
+            "tests/unit/shadow/test_compare.py::"
+            "test_a_pod_that_has_ended_there_and_never_started_with_kerf_still_waits",
         ),
     ),
     Mutant(
@@ -35,13 +36,13 @@ MUTANTS = [
         name="shadow-running-pods-come-late",
         what="pods that ran before are placed after those that waited",
         file="shadow/rerun.py",
-        old="        order = 2 if first else ",
-        new="        order = ",
+        old="_RAN if life.ran_before else None",
+        new="None",
         tests=("tests/unit/shadow/test_rerun.py::test_pods_that_ran_before_are_placed_before_those_that_waited",),
     ),
     Mutant(
         name="shadow-members-hold-nothing",
-        what="members of a group whose GPU has no name yet hold nothing",
+        what="members of a group hold nothing while its GPU has no name",
         file="shadow/history.py",
         old="(given == life.given and not again)",
         new="given == life.given",

@@ -124,7 +124,7 @@ def test_pods_that_ran_before_are_placed_before_those_that_waited() -> None:
     assert starts(run(recording, 600)) == {"runs": (0, "n1")}
 
 
-def test_who_comes_as_another_leaves_is_tried_with_those_that_wait() -> None:
+def test_a_pod_that_comes_as_another_leaves_is_tried_with_those_that_wait() -> None:
     recording = Recording(shadow.node("n1", shadow.gfd(1)))
     recording.seen(1, shadow.pod("first", ONE), shadow.pod("waits", ONE))
     important = shadow.pod("important", ONE)
@@ -133,7 +133,7 @@ def test_who_comes_as_another_leaves_is_tried_with_those_that_wait() -> None:
     assert starts(made) == {"first": (1, "n1"), "important": (9, "n1")}
 
 
-def test_who_comes_with_a_node_is_tried_with_those_that_wait() -> None:
+def test_a_pod_that_comes_with_a_node_is_tried_with_those_that_wait() -> None:
     recording = Recording(shadow.node("n1", shadow.gfd(1)))
     recording.seen(1, shadow.pod("first", ONE), shadow.pod("waits", ONE))
     important = shadow.pod("important", ONE)

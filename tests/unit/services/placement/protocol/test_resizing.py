@@ -591,7 +591,7 @@ def test_a_withdrawal_is_not_done_while_the_slices_have_less() -> None:
 
 
 def test_a_new_leader_takes_over_a_recovered_amendment_of_a_pod_without_the_annotation() -> None:
-    """Its node has lost its checkpoint meanwhile, so that nobody else tells of it."""
+    """Its node has lost its checkpoint meanwhile, and does not say so."""
     world = World("p")
     backup = world.pods["p"]
     world.resize("p", "memory=40Gi")

@@ -498,7 +498,7 @@ def test_stuck_pods_that_come_before_a_gang_do_not_end_its_reservation() -> None
 
 
 def test_nothing_is_reserved_where_the_quota_would_never_allow_it() -> None:
-    """A slice is a larger part of a small GPU, whose pod is expected to end first."""
+    """A slice is a larger part of a small GPU, and the pod there is expected to end first."""
     site = Site({}, queues="queues: [{name: team, limit: {gpus: 0.5}}, {name: other}]")
     for name, memory_mib in (("small", 40_960), ("large", 81_920)):
         site.placement.facts(build.node(name))
