@@ -23,7 +23,7 @@ from shared.contracts.base import decode, encode
 from shared.contracts.commands import Answers, Evict, EvictBatch
 from shared.contracts.log import TermRecord
 from shared.contracts.metrics_queries import UsageAnswer, UsageQuery
-from shared.contracts.node_commands import Accepted, NodeCordon, NodeCordonAnswer, NodeRelease
+from shared.contracts.node_commands import Accepted, NodeCordon, NodeCordonAnswer, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.preemption import Plan, Reserve, Reserved, Spared
 from shared.model.hollow_node import HollowNode
 from shared.service import Lifecycle, running
@@ -230,6 +230,8 @@ async def test_agents_and_metrics_work_with_their_own_users(nats: EmbeddedServer
             running(MetricsService, bus_url=url(nats, "metrics"), lifecycle=lifecycle("metrics")),
         ):
             await eventually(lambda: _inventory(placement))
+            synced = await placement.request(subjects.node_command("n1", "sync"), encode(NodeSync(term=1, node="n1")))
+            assert decode(synced, NodeSyncAnswer).accepted
             reply = await placement.request(
                 subjects.node_command("n1", "release"), encode(NodeRelease(term=1, uid="u", grant_id="g"))
             )
