@@ -69,9 +69,19 @@ def pod(
 
 
 def gpu_pod(
-    name: str = "p", *, gpus: int = 0, memory: str = "", compute: int = 0, memory_percent: int = 0, **rest: Any
+    name: str = "p",
+    *,
+    gpus: int = 0,
+    memory: str = "",
+    compute: int = 0,
+    memory_percent: int = 0,
+    mig: str = "",
+    **rest: Any,
 ) -> Pod:
+    """`mig`: the profile of one instance, as "3g.20gb"."""
     limits: dict[str, Any] = {names.RESOURCE_SLOT: "1"}
+    if mig:
+        limits[names.PREFIX_MIG + mig] = "1"
     if gpus:
         limits[names.RESOURCE_GPU] = str(gpus)
     if memory:

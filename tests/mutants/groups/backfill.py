@@ -46,9 +46,18 @@ MUTANTS = [
         name="moved-reservation-untold",
         what="pods that were kept off places which are others now are not tried again",
         file=_RESERVATIONS,
-        old=" or _shares(accepted[key]) != shares",
+        old=" or accepted[key].places != places",
         new="",
         tests=(_TESTS + "test_pods_that_were_kept_off_places_which_are_others_now_are_tried_again",),
+    ),
+    Mutant(
+        name="moved-instance-untold",
+        what="pods that were kept off an instance which is elsewhere on its GPU now are not tried again",
+        file=_RESERVATIONS,
+        old="accepted[key].places != places",
+        new="sum_shares(p.grant for p in accepted[key].places.values() if p.grant) != sum_shares(\n"
+        "                p.grant for p in places.values() if p.grant)",
+        tests=(_TESTS + "test_pods_that_were_kept_off_an_instance_which_is_elsewhere_now_are_tried_again",),
     ),
     Mutant(
         name="later-pods-take-reserved-gpus",

@@ -224,7 +224,7 @@ class Backfill:
             return
         self._look_at = now + LOOK_S
         accepted: dict[str, HeadReservation] = {}
-        before = {key: (kept.starts_by, _shares(kept)) for key, kept in self.kept.items()}
+        before = {key: (kept.starts_by, kept.places) for key, kept in self.kept.items()}
         vain = 0
         for uid in self._waiting_long(now, first_seen, planned):
             if len(accepted) == self._config.max_reservations:
@@ -242,8 +242,9 @@ class Backfill:
                 del known[key]
         self._since = {key: since for key, since in self._since.items() if key in accepted}
         if any(
-            key not in accepted or _later(accepted[key].starts_by, start) or _shares(accepted[key]) != shares
-            for key, (start, shares) in before.items()
+            # Whole places, not their amounts alone: an instance elsewhere on a MIG GPU makes room for another profile.
+            key not in accepted or _later(accepted[key].starts_by, start) or accepted[key].places != places
+            for key, (start, places) in before.items()
         ):
             self._changed()
 

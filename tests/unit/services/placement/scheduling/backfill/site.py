@@ -10,6 +10,7 @@ from services.placement import messages as m
 from services.placement.scheduling.backfill.reservations import LOOK_S, HeadReservation
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import Pod
+from shared.model.strategies import StrategyName
 from tests.support import build
 from tests.support.harness.placement import Placement
 from tests.support.whatif import NOW, end, run
@@ -37,6 +38,14 @@ class Site:
         self.placement.facts(build.node(name, labels=labels))
         self.placement.send(m.InventorySeen(build.inventory(name, gpus=gpus)))
 
+    def mig_node(self, name: str) -> None:
+        """A node with one GPU of 40 GB that is divided into MIG instances on demand."""
+        self.placement.facts(build.node(name))
+        plain = build.inventory(name, gpus=1, model="NVIDIA-A100-SXM4-40GB", memory_mib=40960)
+        gpu = msgspec.structs.replace(plain.gpus[0], mig_enabled=True, mig_on_demand=True)
+        strategies: tuple[StrategyName, ...] = ("exclusive", "mig")
+        self.placement.send(m.InventorySeen(msgspec.structs.replace(plain, gpus=(gpu,), strategies=strategies)))
+
     def daemon(self, name: str, *, on: str, cpu: str) -> None:
         """A pod of another scheduler, without GPUs, that runs for ever."""
         self.placement.facts(build.pod(name, node=on, scheduler="default-scheduler", requests={"cpu": cpu}))
@@ -53,7 +62,7 @@ class Site:
     ) -> Pod:
         """`owners`: the kinds of its controllers."""
         selector = {"node_selector": {"kubernetes.io/hostname": on}} if on else {}
-        asks = {} if {"memory", "compute"} & pod.keys() else {"gpus": 1}
+        asks = {} if {"memory", "compute", "mig"} & pod.keys() else {"gpus": 1}
         made = build.gpu_pod(name, **asks, **selector, **pod)
         references = tuple(OwnerReference(kind=kind, name="o", uid="o", controller=True) for kind in owners)
         made = msgspec.structs.replace(
@@ -71,7 +80,7 @@ class Site:
         return pods
 
     def arrives(self, name: str, *, at: int = 3600, **pod: Any) -> Pod:
-        asks = {} if {"memory", "compute", "gpus"} & pod.keys() else {"gpus": 1}
+        asks = {} if {"memory", "compute", "gpus", "mig"} & pod.keys() else {"gpus": 1}
         made = build.gpu_pod(name, created=created(at), **asks, **pod)
         self.placement.facts(made)
         return made

@@ -7,6 +7,7 @@ import pytest
 from services.placement import messages as m
 from services.placement.scheduling.backfill.reservations import LOOK_S, START_S, HeadReservation
 from shared.model import names
+from shared.model.grant import GpuShare
 from shared.model.life import STUCK_S
 from tests.support import build
 from tests.support.whatif import when, why
@@ -28,9 +29,17 @@ _HALVES = {"x": "20Gi", "y": "30Gi"}
 _FIFTY = {names.RESOURCE_SLOT: "1", names.RESOURCE_GPU_MEMORY: "50Gi"}
 
 
-def _gpus(kept: HeadReservation) -> list[str]:
+def _shares(kept: HeadReservation) -> list[GpuShare]:
     grants = [place.grant for place in kept.places.values() if place.grant is not None]
-    return sorted(share.uuid for grant in grants for part in grant.containers.values() for share in part.gpus)
+    return [share for grant in grants for part in grant.containers.values() for share in part.gpus]
+
+
+def _gpus(kept: HeadReservation) -> list[str]:
+    return sorted(share.uuid for share in _shares(kept))
+
+
+def _starts(kept: HeadReservation) -> list[int]:
+    return [share.mig.start for share in _shares(kept) if share.mig is not None]
 
 
 # --- when there is one ----------------------------------------------------------------------------------------------
@@ -345,6 +354,24 @@ def test_pods_that_were_kept_off_places_which_are_others_now_are_tried_again() -
     site.wait(2 * LOOK_S)
     assert [_gpus(kept) for kept in site.kept] == [["a-gpu-0", "a-gpu-2"]]
     assert site.node_of(small) == "a"
+
+
+def test_pods_that_were_kept_off_an_instance_which_is_elsewhere_now_are_tried_again() -> None:
+    """The amounts of the reserved instance are the same: only its place on the GPU makes room for the smaller one."""
+    site = Site({})
+    site.mig_node("n")
+    ends = site.runs("ends", mig="1g.5gb", active_deadline_seconds=9000)
+    site.runs("awaited-first", mig="1g.5gb", active_deadline_seconds=600)
+    site.runs("awaited", mig="2g.10gb", active_deadline_seconds=1200)
+    site.arrives("head", mig="3g.20gb", at=0)
+    site.wait()
+    small = site.arrives("small", mig="2g.10gb")
+    assert [_starts(kept) for kept in site.kept] == [[0]]
+    site.ends(ends)
+    assert site.node_of(small) == ""
+    site.wait(2 * LOOK_S)
+    assert [_starts(kept) for kept in site.kept] == [[4]]
+    assert site.node_of(small) == "n"
 
 
 def test_a_pod_for_which_a_plan_reserves_a_place_has_no_other_reservation() -> None:
