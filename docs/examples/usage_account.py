@@ -5,6 +5,7 @@ NATS_CA (docs/external-tool.md)."""
 import asyncio
 import collections
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -27,20 +28,24 @@ def options() -> dict[str, object]:
 async def main() -> None:
     bus = await nats.connect(os.environ.get("NATS_URL", "nats://127.0.0.1:4222"), **options())
     events = await bus.jetstream().subscribe("kerf.v1.event.slice.>", stream="KERF_EVENTS", ordered_consumer=True)
-    began, ended = {}, {}  # slices by grant and container; ends by grant. An event that comes twice changes nothing
+    # By grant and container: what the slice had, by the time since when. Ends by grant. An event that comes twice
+    # changes nothing.
+    had, ended = collections.defaultdict(dict), {}
     while message := await events.next_msg(timeout=None):
         event = json.loads(message.data)
         now, data = datetime.datetime.fromisoformat(event["time"].replace("Z", "+00:00")), event["data"]
         if event["type"] == "dev.kerf.slice.enforced.v1":
-            began.setdefault((data["grant_id"], data["container"]), (now, data))
+            had[data["grant_id"], data["container"]].setdefault(now, data)
         elif event["type"] == "dev.kerf.slice.released.v1":
             ended.setdefault(data["grant_id"], now)
         account = collections.defaultdict(lambda: [0.0, 0.0])
-        for (grant, _), (start, part) in began.items():
-            hours = (ended.get(grant, now) - start).total_seconds() / 3600
-            for memory_mib, compute_milli in part.get("gpus", {}).values():
-                account[part["namespace"]][0] += hours * compute_milli / 1000
-                account[part["namespace"]][1] += hours * memory_mib / 1024
+        for (grant, _), parts in had.items():
+            times = [*sorted(parts), ended.get(grant, now)]
+            for start, end in itertools.pairwise(times):
+                hours, part = (min(end, times[-1]) - start).total_seconds() / 3600, parts[start]
+                for memory_mib, compute_milli in part.get("gpus", {}).values():
+                    account[part["namespace"]][0] += max(0, hours) * compute_milli / 1000
+                    account[part["namespace"]][1] += max(0, hours) * memory_mib / 1024
         if message.metadata.num_pending == 0:  # the past has been read
             for namespace, (gpus, gibibytes) in sorted(account.items()):
                 print(f"{now:%H:%M:%S} {namespace} gpu_hours={gpus:.3f} gib_hours={gibibytes:.3f}", flush=True)

@@ -1,7 +1,8 @@
 """Which pod held how much of which GPU for how long, in SQLite. Every write may be repeated, and in any order.
 
-A slice counts from `slice.enforced` until its grant's end, both by its node's clock. A GPU's share is the larger of the
-memory and the compute fraction; a GPU whose size is not known yet counts by compute until its inventory was received.
+A slice counts from its first `slice.enforced` until its grant's end, with what each such event says that it has until
+the next one, all by its node's clock. A GPU's share is the larger of the memory and the compute fraction; a GPU whose
+size is not known yet counts by compute until its inventory was received.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ CREATE TABLE IF NOT EXISTS part (
   grant_id TEXT NOT NULL, container TEXT NOT NULL,
   uuid TEXT NOT NULL, memory_mib INTEGER NOT NULL, compute_milli INTEGER NOT NULL,
   PRIMARY KEY (grant_id, container, uuid)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS held (
+  grant_id TEXT NOT NULL, container TEXT NOT NULL, at_ms INTEGER NOT NULL,
+  uuid TEXT NOT NULL, memory_mib INTEGER NOT NULL, compute_milli INTEGER NOT NULL,
+  PRIMARY KEY (grant_id, container, at_ms, uuid)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ended (grant_id TEXT PRIMARY KEY, ended_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS gpu (uuid TEXT PRIMARY KEY, memory_mib INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL);
@@ -40,31 +45,38 @@ CREATE TABLE IF NOT EXISTS capacity (
 CREATE TABLE IF NOT EXISTS stranded (hour_ms INTEGER PRIMARY KEY, milli_ms INTEGER NOT NULL) WITHOUT ROWID;
 """
 _COLUMNS = {"namespace": "s.namespace", "pod": "s.namespace || '/' || s.pod", "model": "s.model"}
+_PPM = 1_000_000
+_SHARE = "MAX(x.compute_milli * 1000, COALESCE(MIN(1000000, x.memory_mib * 1000000 / NULLIF(g.memory_mib, 0)), 0))"
+_STRETCHES = f"""
+WITH stretch AS (
+  SELECT grant_id, container, 1 AS first, started_ms AS from_ms,
+    (SELECT MIN(h.at_ms) FROM held h WHERE h.grant_id = s.grant_id AND h.container = s.container) AS to_ms,
+    COALESCE((SELECT SUM({_SHARE}) FROM part x LEFT JOIN gpu g USING (uuid)
+       WHERE x.grant_id = s.grant_id AND x.container = s.container), 0) AS ppm,
+    COALESCE((SELECT SUM(x.memory_mib) FROM part x
+       WHERE x.grant_id = s.grant_id AND x.container = s.container), 0) AS memory
+  FROM slice s
+  UNION ALL
+  SELECT grant_id, container, 0, at_ms, LEAD(at_ms) OVER (PARTITION BY grant_id, container ORDER BY at_ms),
+    SUM({_SHARE}), SUM(x.memory_mib)
+  FROM held x LEFT JOIN gpu g USING (uuid) GROUP BY grant_id, container, at_ms)
+"""  # noqa: S608 - a constant
+"""The times in which a slice had the same of each GPU: `ppm` are millionths of a GPU. `first` is 1 for one of them, so
+that slices can be counted. `part` has what a slice began with, `held` what it has had from `at_ms` on."""
 _QUERY = """
-SELECT key, SUM(share * seconds) / 1000.0, SUM(memory * seconds), COUNT(*), SUM(live) FROM (
-  SELECT {key} AS key,
-    MAX(0, COALESCE(e.ended_ms, :now_ms) - s.started_ms) / 1000.0 AS seconds,
-    (SELECT SUM(MAX(p.compute_milli, COALESCE(MIN(1000.0, p.memory_mib * 1000.0 / NULLIF(g.memory_mib, 0)), 0.0)))
-       FROM part p LEFT JOIN gpu g USING (uuid) WHERE p.grant_id = s.grant_id AND p.container = s.container) AS share,
-    (SELECT SUM(p.memory_mib) FROM part p WHERE p.grant_id = s.grant_id AND p.container = s.container) AS memory,
-    e.grant_id IS NULL AS live
-  FROM slice s LEFT JOIN ended e USING (grant_id))
+SELECT key, SUM(ppm * seconds) / 1000000, SUM(memory * seconds), SUM(first), SUM(live) FROM (
+  SELECT {key} AS key, t.ppm, t.memory, t.first AS first, t.first * (e.grant_id IS NULL) AS live,
+    MAX(0, MIN(COALESCE(t.to_ms, e.ended_ms, :now_ms), COALESCE(e.ended_ms, :now_ms)) - t.from_ms) / 1000.0 AS seconds
+  FROM stretch t JOIN slice s USING (grant_id, container) LEFT JOIN ended e USING (grant_id))
 GROUP BY key ORDER BY 2 DESC, key LIMIT :most
 """
-
-
-_PPM = 1_000_000
 _COST = """
-SELECT key, model, SUM(x / 1000000), SUM(x % 1000000), SUM(y / 1000000), SUM(y % 1000000), COUNT(*), SUM(live) FROM (
-  SELECT key, model, ppm * ms AS x, memory * ms AS y, live FROM (
-    SELECT {key} AS key, s.model AS model,
-      MIN(COALESCE(e.ended_ms, :until_ms), :until_ms) - MAX(s.started_ms, :since_ms) AS ms,
-      (SELECT SUM(MAX(p.compute_milli * 1000,
-                      COALESCE(MIN(1000000, p.memory_mib * 1000000 / NULLIF(g.memory_mib, 0)), 0)))
-         FROM part p LEFT JOIN gpu g USING (uuid) WHERE p.grant_id = s.grant_id AND p.container = s.container) AS ppm,
-      (SELECT SUM(p.memory_mib) FROM part p WHERE p.grant_id = s.grant_id AND p.container = s.container) AS memory,
-      e.grant_id IS NULL AS live
-    FROM slice s LEFT JOIN ended e USING (grant_id)
+SELECT key, model, SUM(x / 1000000), SUM(x % 1000000), SUM(y / 1000000), SUM(y % 1000000), SUM(first), SUM(live) FROM (
+  SELECT key, model, ppm * ms AS x, memory * ms AS y, first, live FROM (
+    SELECT {key} AS key, s.model AS model, t.ppm, t.memory, t.first, t.first * (e.grant_id IS NULL) AS live,
+      MAX(0, MIN(COALESCE(t.to_ms, :until_ms), COALESCE(e.ended_ms, :until_ms), :until_ms)
+               - MAX(t.from_ms, :since_ms)) AS ms
+    FROM stretch t JOIN slice s USING (grant_id, container) LEFT JOIN ended e USING (grant_id)
     WHERE s.started_ms < :until_ms AND COALESCE(e.ended_ms, :until_ms) > :since_ms
       AND COALESCE(e.ended_ms, :until_ms) > s.started_ms))
 GROUP BY key, model
@@ -72,11 +84,25 @@ GROUP BY key, model
 """Integers throughout, split before they are summed: SQLite has 64 bits, and a month of a large cluster has more."""
 
 
+_LIVE = """
+SELECT grant_id, container, uuid, memory_mib, compute_milli FROM part p LEFT JOIN ended e USING (grant_id)
+  WHERE e.grant_id IS NULL
+    AND NOT EXISTS (SELECT 1 FROM held h WHERE h.grant_id = p.grant_id AND h.container = p.container)
+UNION ALL
+SELECT grant_id, container, uuid, memory_mib, compute_milli FROM held x LEFT JOIN ended e USING (grant_id)
+  WHERE e.grant_id IS NULL AND uuid <> ''
+    AND at_ms = (SELECT MAX(at_ms) FROM held h WHERE h.grant_id = x.grant_id AND h.container = x.container)
+"""
+"""What slices that have not ended have now."""
+
+
 class UsageError(RuntimeError):
     """The usage database cannot be opened or is of another version; the text says what to do."""
 
 
 class Began(msgspec.Struct, frozen=True):
+    """What a container's slice has from then on. Of several the first one is its begin."""
+
     grant_id: str
     container: str
     uid: str
@@ -86,7 +112,7 @@ class Began(msgspec.Struct, frozen=True):
     model: str
     started_ms: int
     gpus: tuple[tuple[str, int, int], ...]
-    """uuid, memory_mib, compute_milli"""
+    """uuid, memory_mib, compute_milli. None: it is suspended, and all is on the host."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -187,15 +213,7 @@ class UsageBook:
         db = self._db
         match record:
             case Began():
-                key = (record.grant_id, record.container)
-                row = (*key, record.uid, record.namespace, record.pod, record.node, record.model, record.started_ms)
-                # Handed over again after a reboot is the same slice: it was held all the time.
-                db.execute(
-                    "INSERT INTO slice VALUES (?,?,?,?,?,?,?,?) ON CONFLICT DO UPDATE SET started_ms = "
-                    "MIN(started_ms, excluded.started_ms)",
-                    row,
-                )
-                db.executemany("INSERT OR IGNORE INTO part VALUES (?,?,?,?,?)", [(*key, *gpu) for gpu in record.gpus])
+                self._began(record)
             case Ended():
                 db.execute(
                     "INSERT INTO ended VALUES (?,?) ON CONFLICT DO UPDATE SET ended_ms = MIN(ended_ms, "
@@ -226,6 +244,27 @@ class UsageBook:
                     (record.uuid, record.memory_mib),
                 )
 
+    def _began(self, record: Began) -> None:
+        """What a slice begins with is in `part`, also if it is heard of after what the slice had later."""
+        db, key, at_ms = self._db, (record.grant_id, record.container), record.started_ms
+        found = db.execute("SELECT started_ms FROM slice WHERE grant_id = ? AND container = ?", key).fetchone()
+        if found is not None and found[0] < at_ms:
+            gpus = record.gpus or (("", 0, 0),)
+            db.executemany("INSERT OR IGNORE INTO held VALUES (?,?,?,?,?,?)", [(*key, at_ms, *gpu) for gpu in gpus])
+            return
+        if found is None:
+            row = (*key, record.uid, record.namespace, record.pod, record.node, record.model, at_ms)
+            db.execute("INSERT INTO slice VALUES (?,?,?,?,?,?,?,?)", row)
+        elif found[0] > at_ms:
+            db.execute(
+                "INSERT OR IGNORE INTO held SELECT grant_id, container, ?, uuid, memory_mib, compute_milli FROM part "
+                "WHERE grant_id = ? AND container = ? UNION ALL SELECT ?, ?, ?, '', 0, 0",
+                (found[0], *key, *key, found[0]),
+            )
+            db.execute("DELETE FROM part WHERE grant_id = ? AND container = ?", key)
+            db.execute("UPDATE slice SET started_ms = ? WHERE grant_id = ? AND container = ?", (at_ms, *key))
+        db.executemany("INSERT OR IGNORE INTO part VALUES (?,?,?,?,?)", [(*key, *gpu) for gpu in record.gpus])
+
     def sequence(self) -> int:
         """The place in the event stream that the book reaches to; 0 at first."""
         row = self._db.execute("SELECT sequence FROM place").fetchone()
@@ -237,16 +276,13 @@ class UsageBook:
         return "" if row is None else str(row[0])
 
     def live(self) -> list[Began]:
-        """Slices that have not ended."""
+        """Slices that have not ended, each with what it has now."""
         rows = self._db.execute(
             "SELECT grant_id, container, uid, namespace, pod, node, model, started_ms FROM slice s LEFT JOIN "
             "ended e USING (grant_id) WHERE e.grant_id IS NULL"
         ).fetchall()
         parts: dict[tuple[str, str], list[tuple[str, int, int]]] = {}
-        for grant_id, container, uuid, memory, compute in self._db.execute(
-            "SELECT grant_id, container, uuid, memory_mib, compute_milli FROM part p LEFT JOIN ended e USING "
-            "(grant_id) WHERE e.grant_id IS NULL"
-        ):
+        for grant_id, container, uuid, memory, compute in self._db.execute(_LIVE):
             parts.setdefault((grant_id, container), []).append((uuid, memory, compute))
         return [
             Began(
@@ -267,7 +303,7 @@ class UsageBook:
         """The largest first. `by` is namespace, pod or model; ValueError on anything else."""
         if by not in _COLUMNS:
             raise ValueError(f"usage is told by {', '.join(_COLUMNS)}, not by {by!r}")
-        rows = self._db.execute(_QUERY.format(key=_COLUMNS[by]), {"now_ms": now_ms, "most": most})
+        rows = self._db.execute(_STRETCHES + _QUERY.format(key=_COLUMNS[by]), {"now_ms": now_ms, "most": most})
         return tuple(
             UsageRow(
                 key=key,
@@ -293,7 +329,7 @@ class UsageBook:
         return [
             Spent(key, model, x_high * _PPM + x_low, y_high * _PPM + y_low, slices, live)
             for key, model, x_high, x_low, y_high, y_low, slices, live in self._db.execute(
-                _COST.format(key=key), values
+                _STRETCHES + _COST.format(key=key), values
             )
         ]
 
@@ -327,8 +363,8 @@ class UsageBook:
             "AND later.at_ms > capacity.at_ms AND later.at_ms <= ?)",
             (before_ms,),
         )
-        for table in ("slice", "part"):
-            delete = f"DELETE FROM {table} WHERE grant_id IN {old}"  # noqa: S608 - both names are constants
+        for table in ("slice", "part", "held"):
+            delete = f"DELETE FROM {table} WHERE grant_id IN {old}"  # noqa: S608 - the names are constants
             self._db.execute(delete, (before_ms,))
         self._db.execute(  # also of pods that were decided and never ran
             "DELETE FROM label WHERE at_ms < ? AND NOT EXISTS (SELECT 1 FROM slice WHERE slice.uid = label.uid)",

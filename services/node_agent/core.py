@@ -14,7 +14,7 @@ protocol (`docs/protocol.md`):
 
 from __future__ import annotations
 
-from services.node_agent import gate, rehearsals, releases, resizes, start_checks, state, suspensions
+from services.node_agent import gate, rehearsals, releases, resizes, slice_changes, start_checks, state, suspensions
 from services.node_agent import messages as m
 from services.node_agent.gone_gpus import GoneGpus
 from services.node_agent.gpu_state.evictions import Evictions
@@ -259,11 +259,13 @@ class Agent:
 
     def _suspension_done(self, event: m.SuspensionDone) -> list[m.Command]:
         failed = suspensions.record_results(self.store, event.results)
+        changed = slice_changes.after_suspensions(event.results, failed, self.store, self.gpus.inventory, self.node)
         if isinstance(event.request, NodeSync):
-            return [m.Save(), self.syncs.answer(event.request)]
+            return [m.Save(), *changed, self.syncs.answer(event.request)]
         reason = failed.get(event.request.grant.grant_id, "")
         return [
             m.Save(),
+            *changed,
             self._granted(event.request.grant.grant_id, reason, ok=not reason or event.request.suspension is not None),
         ]
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from services.node_agent import gate, moving, start_checks
+from services.node_agent import gate, moving, slice_changes
 from services.node_agent import messages as m
 from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore
@@ -107,11 +107,7 @@ class Resizes:
         known = self._store.get(event.task.grant_id)
         if known is None or event.reason:
             return []
-        return [
-            start_checks.enforced_event(known, lease, share, self._gpus.inventory, self._node)
-            for lease in self._store.leases_of(known.grant_id)
-            if (share := known.share(lease.container)) is not None
-        ]
+        return [*slice_changes.events_of(known, self._store, self._gpus.inventory, self._node)]
 
     def told(self, answer: Accepted, not_resized: str = "") -> m.Answer:
         """The answer, with what is known of the amounts."""

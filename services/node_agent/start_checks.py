@@ -1,4 +1,4 @@
-"""Why a container must not start now, and the event for one that does. Pure."""
+"""Why a container must not start now, and the event that says what one has. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from shared.contracts.events import SliceEnforced
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant
 from shared.model.strategies import registered
-from shared.model.suspension import goes_to_host
+from shared.model.suspension import goes_to_host, left_of_part
 
 
 def refusal(  # noqa: PLR0917 - all that the core knows
@@ -68,10 +68,12 @@ def refusal(  # noqa: PLR0917 - all that the core knows
     return cards.refusal(known, store, inventory)
 
 
-def enforced_event(
-    known: KnownGrant, lease: Lease, share: ContainerGrant, inventory: Inventory | None, node: str
+def enforced_event(  # noqa: PLR0917 - all that the event says
+    known: KnownGrant, lease: Lease, share: ContainerGrant, inventory: Inventory | None, node: str, change: str = ""
 ) -> m.Publish:
-    amounts = {g.uuid: (g.memory_mib, g.compute_milli) for g in share.gpus}
+    """What the container has now: nothing of a GPU, where its memory is on the host."""
+    has = share if known.applied is None else left_of_part(share, known.applied)
+    amounts = {g.uuid: (g.memory_mib, g.compute_milli) for g in has.gpus if g.memory_mib or g.compute_milli}
     models = {} if inventory is None else {gpu.uuid: gpu.model for gpu in inventory.gpus}
     received = known.grant
     simulated = inventory is not None and inventory.simulated
@@ -90,5 +92,5 @@ def enforced_event(
         shares_faults=registered()[share.limited_by].concurrent,
     )
     amended = f"-{known.effective.amendment}" if known.effective.amendment else ""
-    identity = f"enforced-{known.grant_id}-{lease.container}-{lease.boot_id}{amended}"
+    identity = f"enforced-{known.grant_id}-{lease.container}-{lease.boot_id}{amended}{change}"
     return m.Publish(event, identity, received.namespace, received.grant.traceparent)

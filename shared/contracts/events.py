@@ -212,7 +212,8 @@ class NodeInventoried(Event, frozen=True):
 
 
 class SliceEnforced(Event, frozen=True):
-    """A container's slice is handed over. `promise` is what the strategy in force can keep."""
+    """A container's slice is handed over; or it has something else than before: it was resized, suspended, resumed or
+    moved. `promise` is what the strategy in force can keep."""
 
     ENTITY: ClassVar[str] = "slice"
     VERB: ClassVar[str] = "enforced"
@@ -225,7 +226,7 @@ class SliceEnforced(Event, frozen=True):
     strategy: StrategyName
     promise: Isolation
     gpus: dict[str, tuple[int, int]] = {}
-    """GPU uuid to (memory_mib, compute_milli)."""
+    """GPU uuid to (memory_mib, compute_milli): what it has from now on. Without GPUs its memory is on the host."""
     model: str = ""
     traceparent: str = ""
     shares_faults: bool = False

@@ -69,11 +69,12 @@ def _supports(strategy: Strategy, action: SuspendAction) -> bool:
 def left_of(grant: Grant, suspension: Suspension) -> Grant:
     """What a grant takes while its pod is suspended."""
     return msgspec.structs.replace(
-        grant, containers={name: _left(part, suspension) for name, part in grant.containers.items()}
+        grant, containers={name: left_of_part(part, suspension) for name, part in grant.containers.items()}
     )
 
 
-def _left(part: ContainerGrant, suspension: Suspension) -> ContainerGrant:
+def left_of_part(part: ContainerGrant, suspension: Suspension) -> ContainerGrant:
+    """What one of its containers takes meanwhile."""
     return msgspec.structs.replace(part, gpus=tuple(_left_share(share, suspension) for share in part.gpus))
 
 

@@ -100,7 +100,7 @@ async def nats() -> AsyncIterator[EmbeddedServer]:
 
 async def test_the_account_of_known_events_is_exact_with_the_documented_permissions(nats: EmbeddedServer) -> None:
     """Half a GPU for two hours, a quarter at the same time, one event twice, one end before its start, one that
-    continues."""
+    continues, and one that is suspended for an hour of three and then has less."""
     async with await NatsBus.connect(nats.url_as("kerf")) as bus:
         await provision(bus)
 
@@ -127,11 +127,15 @@ async def test_the_account_of_known_events_is_exact_with_the_documented_permissi
         ends("half", "team-a", 2)
         ends("early", "team-b", 3)
         begins("early", "team-b", 2.5, {"G0": (0, 1000)})
-        await eventually(lambda: bus.stats.events_acknowledged == 6, what="six events in the stream")
+        for hours, gpus in ((0, {"G3": (2048, 1000)}), (1, {}), (2, {"G4": (1024, 500)})):
+            begins("changing", "team-c", hours, gpus)
+        ends("changing", "team-c", 3)
+        await eventually(lambda: bus.stats.events_acknowledged == 10, what="ten events in the stream")
         account, reading = await _account(nats.url_as("tool"))
         try:
-            await eventually(lambda: {"team-a", "team-b"} <= set(account.said), what="both namespaces")
+            await eventually(lambda: {"team-a", "team-b", "team-c"} <= set(account.said), what="all namespaces")
             assert account.said["team-a"] == {"gpu_hours": 1.0, "gib_hours": 80.0}
+            assert account.said["team-c"] == {"gpu_hours": 1.5, "gib_hours": 3.0}
             ends("two", "team-b", 5)
             await eventually(
                 lambda: account.said["team-b"]["gpu_hours"] == 2.5, what="the slice that continued to the end"

@@ -66,7 +66,7 @@ def event_of(step: tuple[Any, ...]) -> tuple[Event, float]:
 
 
 def recomputed(story: list[tuple[Any, ...]], by: str, since: int, until: int) -> dict[str, Fraction]:
-    """GPU milliseconds by key, from the list of events alone."""
+    """GPU milliseconds by key, from the list of events alone. What a slice has counts until it has something else."""
     slices: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
     ends: dict[str, int] = {}
     labels: dict[str, tuple[int, str]] = {}
@@ -80,14 +80,18 @@ def recomputed(story: list[tuple[Any, ...]], by: str, since: int, until: int) ->
     found: dict[str, Fraction] = {}
     for (grant, _), seen in slices.items():
         start, end = min(one[1] for one in seen), min(ends.get(grant, until), until)
-        parts = {one[3]: (one[4], one[5]) for one in reversed(seen)}  # the first of each GPU counts
-        ppm = sum(
-            max(milli * 1000, min(1_000_000, mib * 1_000_000 // SIZES[gpu])) for gpu, (mib, milli) in parts.items()
-        )
         if start < until and end > since and end > start:
             key = {"namespace": namespace(grant), "model": MODELS[seen[0][3]], "pod": f"{namespace(grant)}/p-{grant}"}
             name = labels.get(grant, (0, ""))[1] if by == "label:team" else key[by]
-            found[name] = found.get(name, Fraction(0)) + Fraction(ppm * (end - max(start, since)), 1_000_000)
+            changes = sorted({one[1] for one in seen})
+            for begin, following in zip(changes, [*changes[1:], end], strict=True):
+                parts = {one[3]: (one[4], one[5]) for one in reversed(seen) if one[1] == begin}
+                ppm = sum(
+                    max(milli * 1000, min(1_000_000, mib * 1_000_000 // SIZES[gpu]))
+                    for gpu, (mib, milli) in parts.items()
+                )
+                lasted = max(0, min(following, end) - max(begin, since))
+                found[name] = found.get(name, Fraction(0)) + Fraction(ppm * lasted, 1_000_000)
     return found
 
 

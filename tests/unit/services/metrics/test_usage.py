@@ -74,6 +74,29 @@ def test_a_live_slice_counts_until_now() -> None:
     assert (row.key, row.gpu_seconds, row.memory_mib_seconds, row.live) == ("team/p-a", 1.5, 1500.0, 1)
 
 
+def test_a_slice_counts_with_what_it_has_at_each_time() -> None:
+    """Half a GPU for a second, nothing for three while its memory is on the host, a quarter for six."""
+    on_host, resized = began("a", at=1000, gpus=()), began("a", at=4000, memory=250)
+    book = make_book(SIZE, began("a"), on_host, resized, Ended("a", 10_000))
+    (row,) = book.usage("namespace", 99_000)
+    assert (row.gpu_seconds, row.memory_mib_seconds, row.slices) == (2.0, 2000.0, 1)
+    (spent,) = book.spent("pod", 2000, 5000)
+    assert (spent.gpu_ppm_ms, spent.slices) == (250_000 * 1000, 1)
+
+
+def test_a_slice_that_was_moved_counts_on_its_new_gpu_alone() -> None:
+    book = make_book(SIZE, GpuSize("H", 1000), began("a"), began("a", at=4000, gpus=("H",)), Ended("a", 10_000))
+    assert book.usage("namespace", 99_000)[0].gpu_seconds == 5.0
+
+
+def test_what_is_live_has_what_it_has_now(tmp_path: Path) -> None:
+    records = (began("a"), began("a", at=5, gpus=("H",)), began("b"), began("b", at=7, gpus=()), began("c"))
+    book = make_book(SIZE, *records, path=str(tmp_path / "usage.db"))
+    assert {one.grant_id: one.gpus for one in book.live()} == {
+        "a": (("H", 500, 0),), "b": (), "c": (("G", 500, 0),)
+    }  # fmt: skip
+
+
 def test_a_slice_from_tomorrow_costs_nothing_yet() -> None:
     """Clocks differ; a start in the future counts no use."""
     assert make_book(SIZE, began("a", at=9000)).usage("namespace", 4000)[0].gpu_seconds == 0
@@ -102,6 +125,8 @@ records = st.permutations(
         began("a"),
         began("b", at=500),
         began("b", container="d", at=700),
+        began("b", at=3000, memory=100),
+        began("b", at=5000, gpus=()),
         Ended("a", 4000),
         Ended("b", 9000),
         Ended("b", 9500),
@@ -109,15 +134,14 @@ records = st.permutations(
 )
 
 
-@given(records, st.lists(st.integers(0, 6), max_size=6))
+@given(records, st.lists(st.integers(0, 8), max_size=6))
 def test_neither_order_nor_repetition_matters(order: list[Record], again: list[int]) -> None:
     """Events are delivered at least once, and in any order across nodes."""
     book = UsageBook("")
     for record in [*order, *(order[i] for i in again)]:
         book.write([record], 1)
-    assert book.usage("pod", 0) == make_book(
-        SIZE, began("a"), began("b", at=500), began("b", container="d", at=700), Ended("a", 4000), Ended("b", 9000)
-    ).usage("pod", 0)
+    # a: half a GPU for 4 s. b: half for 2.5 s, a tenth for 2 s, none for the rest; and half for 8.3 s.
+    assert [(row.key, row.gpu_seconds) for row in book.usage("pod", 0)] == [("team/p-b", 5.6), ("team/p-a", 2.0)]
     book.close()
 
 
@@ -151,8 +175,10 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_what_ended_long_ago_is_forgotten() -> None:
-    book = make_book(SIZE, began("old"), Ended("old", 1000), began("new"), Ended("new", 9000), began("live"))
+    changed = began("old", at=500, memory=1)
+    book = make_book(SIZE, began("old"), changed, Ended("old", 1000), began("new"), Ended("new", 9000), began("live"))
     assert book.forget(5000) == 1
+    assert book._db.execute("SELECT COUNT(*) FROM held").fetchone() == (0,)
     assert sorted(r.key for r in book.usage("pod", 0)) == ["team/p-live", "team/p-new"]
 
 

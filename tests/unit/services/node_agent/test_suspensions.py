@@ -10,6 +10,7 @@ import pytest
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.state import read, write
+from shared.contracts.events import SliceEnforced
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeSync, NodeSyncAnswer
 from shared.model.gpu import Inventory
 from shared.model.suspension import SuspendAction, Suspension
@@ -18,6 +19,7 @@ from tests.unit.services.node_agent.make import (
     agent,
     answer,
     ended,
+    events,
     handed,
     inventory,
     node_grant,
@@ -83,7 +85,7 @@ def test_a_suspension_is_saved_then_applied_then_answered() -> None:
     assert [type(order) for order in orders] == [m.Save, m.SuspendSlices]
     assert orders[1] == m.SuspendSlices(share("a", PAUSE), (m.SuspendTask("g-a", "u-a", ("main",), PAUSE),), cause=6)
     orders = core.handle(m.SuspensionDone(share("a", PAUSE), (m.SuspendResult(orders[1].tasks[0]),)), 0.0)  # type: ignore[attr-defined]
-    assert [type(order) for order in orders] == [m.Save, m.Answer]
+    assert [type(order) for order in orders] == [m.Save, m.Publish, m.Answer]
     assert answer(orders) == Accepted(
         ok=True, term=1, node=NODE, grant_id="g-a", suspension=PAUSE, amendment=0, whole=True
     )
@@ -336,6 +338,28 @@ def test_a_sync_is_answered_after_its_suspensions_and_names_those_applied() -> N
     assert isinstance(body, NodeSyncAnswer)
     assert (body.accepted, body.suspension, len(body.live)) == (True, {"g-a": PAUSE}, 2)
     assert body.live[0].gpus == {"G0": (100, 300)}, "the granted share, whatever it has of it now"
+
+
+def test_what_a_slice_has_is_told_when_it_is_suspended_and_when_it_has_all_back() -> None:
+    """Usage is counted by it. Each event has its own id: the same id is dropped within two minutes."""
+    core, told = slices("a"), []
+    for number, suspension, why in ((1, THROTTLE, ""), (2, CHECKPOINT, "no"), (3, CHECKPOINT, ""), (4, None, "")):
+        order = m.GrantReceived(msgspec.structs.replace(share("a", suspension), number=number))
+        told += [one for one in did(core, tasks(core.handle(order, 0.0)), why) if isinstance(one, m.Publish)]
+    said = [one.event for one in told if isinstance(one.event, SliceEnforced)]
+    assert [(one.container, one.gpus) for one in said] == [
+        ("main", {"G0": (500, 100)}), ("main", {}), ("main", {"G0": (500, 600)})
+    ]  # fmt: skip
+    assert len({one.event_id for one in told}) == 3
+
+
+def test_a_container_that_starts_in_a_suspended_pod_is_told_with_what_is_left() -> None:
+    core = slices("a")
+    said(core, share("a", THROTTLE))
+    core.handle(ended("a"), 0.0)
+    (event,) = events(core.handle(start("a"), 0.0))
+    assert isinstance(event, SliceEnforced)
+    assert event.gpus == {"G0": (500, 100)}
 
 
 def test_a_sync_without_suspensions_is_answered_at_once() -> None:
