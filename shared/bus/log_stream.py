@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 from shared.bus.consumer import EphemeralConsumer, Lost
-from shared.bus.jetstream import LAST_SEQUENCE, PATIENCE_S, JetStream
+from shared.bus.jetstream import LAST_SEQUENCE, PATIENCE_S, JetStream, headers_of
 from shared.bus.port import LogEntry, Unknown
 from shared.contracts import subjects
 
@@ -17,6 +17,7 @@ READ_PATIENCE_S = 60.0
 
 _FENCE_SEQUENCE = "Nats-Expected-Last-Subject-Sequence"
 _FENCE_SUBJECT = "Nats-Expected-Last-Subject-Sequence-Subject"
+_READ_FROM = "Nats-Stream"
 _EXPECTED_STREAM = "Nats-Expected-Stream"
 
 
@@ -50,9 +51,10 @@ class LogStream:
 
     async def newest(self, subject: str) -> LogEntry | None:
         message = await self._js.get_message(subjects.STREAM_LOG, {"last_by_subj": subject})
-        return (
-            None if message is None else LogEntry(sequence=message.seq, subject=message.subject, payload=message.data)
-        )
+        if message is None:
+            return None
+        foreign = _is_foreign(headers_of(message.hdrs))
+        return LogEntry(sequence=message.seq, subject=message.subject, payload=message.data, foreign=foreign)
 
     async def read(self, start: int) -> AsyncIterator[LogEntry]:
         """From `start` to the end that the stream's leader reports now; a lost consumer is replaced at its position.
@@ -78,7 +80,12 @@ class LogStream:
                     if delivered.sequence > end:
                         return
                     following, deadline = delivered.sequence + 1, loop.time() + READ_PATIENCE_S
-                    yield LogEntry(sequence=delivered.sequence, subject=delivered.subject, payload=delivered.data)
+                    yield LogEntry(
+                        sequence=delivered.sequence,
+                        subject=delivered.subject,
+                        payload=delivered.data,
+                        foreign=_is_foreign(delivered.headers),
+                    )
                     if delivered.pending == 0 and following <= end and await self._nothing_from(following):
                         return
             except Lost:
@@ -90,3 +97,9 @@ class LogStream:
     async def _nothing_from(self, sequence: int) -> bool:
         """Whether what the log still holds ends before `sequence`: its tail may have aged away meanwhile."""
         return await self._js.get_message(subjects.STREAM_LOG, {"seq": sequence, "next_by_subj": ">"}) is None
+
+
+def _is_foreign(headers: Mapping[str, str]) -> bool:
+    """Whether a message is none that `append` has stored: those have a fence. Of the answers that the server sends to
+    whatever subject, only a message that it reads from a stream can have one, and that names its stream."""
+    return _FENCE_SEQUENCE not in headers or _READ_FROM in headers

@@ -163,7 +163,10 @@ class NatsBus:
         return answers
 
     async def respond(self, incoming: Incoming, payload: bytes) -> None:
-        if incoming.reply:
+        if subjects.is_no_inbox(incoming.reply):
+            # NATS checks what its sender may publish to, and not this: the answer would go there with our rights.
+            log.warning("answer_not_sent", asked=incoming.subject, reply=incoming.reply)
+        elif incoming.reply:
             await self._connection.answer(incoming.reply, payload, accepts_parts=parts.accepted(incoming.headers))
 
     async def subscribe(self, subject: str, handler: Handler, *, queue: str = "", concurrency: int = 1) -> Subscription:

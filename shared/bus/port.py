@@ -69,6 +69,9 @@ class LogEntry(msgspec.Struct, frozen=True):
     payload: bytes
     stream: str = ""
     """Of followed events: another text where the stream was made anew, and its sequences with it."""
+    foreign: bool = False
+    """Of the log: no leader has appended it. NATS checks what a user publishes to, not where the answer is to go: an
+    answer of its own can be led into the log."""
 
 
 class KvEntry(msgspec.Struct, frozen=True):

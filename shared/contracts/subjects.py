@@ -112,6 +112,12 @@ def ack(instance: str, of: str, node: str) -> str:
     return f"{VERSION}.ack.{token(instance)}.{of}.{node if node == '*' else token(node)}"
 
 
+def is_no_inbox(reply: str) -> bool:
+    """Whether a subject where an answer is wanted is one for other messages: of Kerf, but for `ack`, or of streams and
+    buckets."""
+    return reply.startswith(("kerf.", "$KV.", "$JS.", "$O.")) and not reply.startswith(f"{VERSION}.ack.")
+
+
 def sender(subject: str) -> str:
     """The node that a subject ends with. It is the sender's claim where all agents share one NATS user: without an
     operator (docs/decisions, 0186)."""

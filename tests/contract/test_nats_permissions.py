@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from services.metrics.service import MetricsService
 from services.node_agent.config import Config
 from services.node_agent.service import NodeAgent
+from services.placement.leader.log_client import LogClient
 from services.placement.service import SERVICE as Placement
 from services.preemptor.service import Preemptor
 from shared.bus.embedded import EmbeddedServer
@@ -21,10 +23,11 @@ from shared.bus.provision import provision
 from shared.contracts import metrics_queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import Answers, Evict, EvictBatch
-from shared.contracts.log import TermRecord
+from shared.contracts.log import DecisionBatch, ReadyRecord, TermRecord
 from shared.contracts.metrics_queries import UsageAnswer, UsageQuery
 from shared.contracts.node_commands import Accepted, NodeCordon, NodeCordonAnswer, NodeRelease, NodeSync, NodeSyncAnswer
 from shared.contracts.preemption import Plan, Reserve, Reserved, Spared
+from shared.contracts.queries import STATUS as QUERY_STATUS
 from shared.model.hollow_node import HollowNode
 from shared.service import Lifecycle, running
 from tests.support.waiting import eventually
@@ -240,6 +243,41 @@ async def test_agents_and_metrics_work_with_their_own_users(nats: EmbeddedServer
             assert answer == UsageAnswer()
             with pytest.raises(BusError):
                 await asyncio.wait_for(reader.request(subjects.node_command("n1", "release"), b"{}", timeout_s=0.3), 5)
+
+
+@pytest.mark.parametrize("deputy", ["the server", "placement"])
+async def test_an_answer_that_is_led_into_the_log_ends_no_session_for_good(nats: EmbeddedServer, deputy: str) -> None:
+    """NATS checks what a user publishes to, not which reply it names. Placement answers to inboxes alone; an answer of
+    the server gets into the log, and is passed over."""
+    asked = "$JS.API.STREAM.INFO.KERF_LOG" if deputy == "the server" else QUERY_STATUS.subject
+    async with await connect(nats, "placement") as placement, await connect(nats, "reader") as reader:
+        await provision(placement)
+        first = LogClient(placement, "holder", "first")
+        await first.take_term()
+        kept = await first.append(ReadyRecord(term=first.term))
+        answered: list[str] = []
+
+        async def answer(incoming: Incoming) -> None:
+            await placement.respond(incoming, b"{}")
+            answered.append(incoming.reply)
+
+        await placement.subscribe(QUERY_STATUS.subject, answer)
+        await placement.alive()
+        await reader.publish(asked, b"", reply=subjects.LOG_DECISIONS)
+        if deputy == "placement":
+            await eventually(lambda: answered == [subjects.LOG_DECISIONS], what="placement's answer")
+            await placement.alive()
+            assert await first.append(DecisionBatch(term=first.term, decisions=())) == kept + 1
+        else:
+            await eventually(partial(_log_ends, placement, kept + 1), what="the server's answer in the log")
+        following = LogClient(placement, "holder", "second")
+        await following.take_term()
+        assert kept in [sequence for sequence, _ in await following.replay()]
+        await following.append(ReadyRecord(term=following.term))
+
+
+async def _log_ends(bus: NatsBus, at: int) -> bool:
+    return await bus.log_end() == at
 
 
 async def test_the_preemptor_works_with_its_own_user(nats: EmbeddedServer) -> None:

@@ -130,7 +130,8 @@ class Fleet:
                 self._no_longer_waits(event.uid)
             case SliceEnforced():
                 self._running(event)
-                text = f"{event.container} on {event.node}: {event.strategy}, {event.promise}"
+                now = f"{event.strategy}, {event.promise}" if event.gpus else "suspended, its memory is on the host"
+                text = f"{event.container} on {event.node}: {now}"
                 self._tell(at_s, "enforced", event.namespace, event.name, event.node, text)
             case SliceReleased():
                 self.end(event.grant_id)

@@ -84,7 +84,11 @@ class LogClient:
             case p.ReadNewestReady():
                 return await self._bus.newest(subjects.LOG_READY)
             case p.ReadLog(start):
-                return [entry async for entry in self._bus.read_log(start=start)]
+                entries = [entry async for entry in self._bus.read_log(start=start)]
+                for entry in entries:
+                    if entry.foreign:
+                        log.warning("log_record_of_no_leader", sequence=entry.sequence, subject=entry.subject)
+                return entries
             case p.ReadMark():
                 return await self._bus.read_mark()
             case p.WriteMark(value, revision):

@@ -148,19 +148,19 @@ class LogProtocol:
     def replay(self) -> Steps[Replayed]:
         """The records before this term that a new leader needs: those from the term on that last wrote all of its
         `ready`, for that term wrote again what was open before it; and the marked one, wherever it is. Raises
-        ContractError for one that cannot be read: none may be missing."""
+        ContractError for one of a leader that cannot be read: none may be missing."""
         newest: LogEntry | None = yield ReadNewestReady()
         entries: list[LogEntry] = yield ReadLog(self._needed_from(newest))
         return tuple(
             (e.sequence, decode(e.payload, _KIND_OF[e.subject]))
             for e in entries
-            if e.sequence < self.term and e.subject in _KIND_OF
+            if e.sequence < self.term and e.subject in _KIND_OF and not e.foreign
         )
 
     def _needed_from(self, newest: LogEntry | None) -> int:
         """Reading more than is needed is safe. So the whole log is read where its newest `ready` has other parts to
-        come, is a later session's, or stands in a log without a mark."""
-        if newest is None or newest.sequence > self.term or self.found_mark is None:
+        come, is a later session's or no leader's, or stands in a log without a mark."""
+        if newest is None or newest.foreign or newest.sequence > self.term or self.found_mark is None:
             return 1
         ready = decode(newest.payload, ReadyRecord)
         return 1 if ready.more else max(1, min(ready.term, self.found_mark.sequence))

@@ -157,6 +157,32 @@ MUTANTS = [
         tests=(_CLIENT + "test_a_successor_replays_terms_and_records_and_finds_the_mark",),
     ),
     Mutant(
+        name="replay-with-records-of-no-leader",
+        what="an answer of the server that was led into the log is taken for a record of a leader",
+        file="shared/bus/log_stream.py",
+        old="    return _FENCE_SEQUENCE not in headers or _READ_FROM in headers\n",
+        new="    return False\n",
+        tests=("tests/contract/test_nats_permissions.py::"
+               "test_an_answer_that_is_led_into_the_log_ends_no_session_for_good",),
+    ),
+    Mutant(
+        name="ready-of-no-leader",
+        what="a new leader believes a `ready` that no leader has appended",
+        file=_PROTOCOL,
+        old="newest is None or newest.foreign or",
+        new="newest is None or",
+        tests=(_STEPS + "test_records_that_no_leader_has_appended_are_passed_over",),
+    ),
+    Mutant(
+        name="answers-to-any-subject",
+        what="an answer goes to whatever subject its asker names, with the rights of the service that answers",
+        file="shared/contracts/subjects.py",
+        old="    return reply.startswith((",
+        new="    return False and reply.startswith((",
+        tests=("tests/contract/test_nats_permissions.py::"
+               "test_an_answer_that_is_led_into_the_log_ends_no_session_for_good",),
+    ),
+    Mutant(
         name="replay-without-the-marked-record",
         what="the replay begins behind the record that the mark names, which then counts as lost",
         file=_PROTOCOL,

@@ -71,6 +71,14 @@ def test_a_slice_starts_with_its_decision_and_runs_from_its_enforcement() -> Non
     assert phases(fleet(enforced("a", "n1-0"), decided("a", "n1-0"))) == [("n1-0", "a", "running")], "redelivered"
 
 
+def test_a_slice_on_the_host_is_on_no_gpu_and_the_page_says_so() -> None:
+    made = fleet(decided("a", "n1-0"), enforced("a", "n1-0"), enforced("a"))
+    assert phases(made) == []
+    assert made.changes(0).decisions[0].text == "main on n1: suspended, its memory is on the host"
+    made.event(enforced("a", "n1-1"), 300.0)
+    assert phases(made) == [("n1-1", "a", "running")]
+
+
 def test_a_slice_is_gone_when_its_grant_has_ended_in_whatever_order_that_is_heard() -> None:
     ended = GrantEnded(node="n1", grant_id="g-a", **pod("a"))
     released = SliceReleased(node="n1", grant_id="g-a", boot_id="b", **pod("a"))

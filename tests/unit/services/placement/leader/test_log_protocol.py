@@ -473,3 +473,17 @@ def test_the_ready_of_a_later_session_does_not_hide_what_was_before() -> None:
     log.run(late.take_term())
     led(log, name="later")
     assert [sequence for sequence, _ in log.run(late.replay())] == [first.term + i for i in range(4)]
+
+
+def test_records_that_no_leader_has_appended_are_passed_over() -> None:
+    """Also where one is the newest on the subject of `ready`: then the whole log is read."""
+    log = Log()
+    first = leading(log)
+    log.run(first.append(ReadyRecord(term=first.term)))
+    kept = log.run(first.append(DecisionBatch(term=first.term, decisions=())))
+    for subject in (subjects.LOG_DECISIONS, subjects.LOG_READY):
+        log.entries.append(LogEntry(log.next, subject, b'{"type":"stream_info"}', foreign=True))
+        log.next += 1
+    following = session("next")
+    log.run(following.take_term())
+    assert [sequence for sequence, record in log.run(following.replay()) if isinstance(record, DecisionBatch)] == [kept]
