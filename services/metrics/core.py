@@ -52,6 +52,8 @@ class Core:
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Grants that ended, for a redelivered or late enforcement."""
         self._inventories: dict[str, Inventory] = {}
+        self._retired: set[str] = set()
+        """Nodes without an inventory that were counted before. One may come back without an event."""
         self._model: dict[str, str] = {}
         self.status = StatusAnswer()
         self.queues: tuple[QueueStanding, ...] = ()
@@ -75,8 +77,7 @@ class Core:
                 if event.labels:
                     return [Labelled(event.uid, tuple(sorted(event.labels.items())), round(at_s * 1000))]
             case NodeInventoried():
-                model = event.models[0] if len(event.models) == 1 else ", ".join(event.models)
-                return [Capacity(event.node, round(at_s * 1000), event.gpus, model)]
+                return [Capacity(event.node, round(at_s * 1000), event.gpus, ", ".join(event.models))]
             case PlacementRejected():
                 self._outcomes.of("rejected").add()
                 self._rejections.of(event.explanation.summary[0].code if event.explanation.summary else "unknown").add()
@@ -107,12 +108,25 @@ class Core:
     def inventory(self, node: str, inventory: Inventory | None, now_s: float = 0.0) -> list[Record]:
         """What a node has now; None: it has retired."""
         if inventory is None:
-            known = self._inventories.pop(node, None)
-            return [] if known is None else [Capacity(node, round(now_s * 1000), 0, "")]
+            return [] if self._inventories.pop(node, None) is None else self._retire(node, now_s)
         self._inventories[node] = inventory
         for gpu in inventory.gpus:
             self._model[gpu.uuid] = gpu.model
-        return [GpuSize(gpu.uuid, gpu.memory_mib) for gpu in inventory.gpus]
+        back: list[Record] = []
+        if node in self._retired:
+            self._retired.discard(node)
+            models = ", ".join(sorted({gpu.model for gpu in inventory.gpus}))
+            back.append(Capacity(node, round(now_s * 1000), len(inventory.gpus), models))
+        return [*back, *(GpuSize(gpu.uuid, gpu.memory_mib) for gpu in inventory.gpus)]
+
+    def all_listed(self, counted: Iterable[str], now_s: float) -> list[Record]:
+        """After every inventory was given: of the nodes that are `counted`, those without one have retired while this
+        process did not run."""
+        return [record for node in counted if node not in self._inventories for record in self._retire(node, now_s)]
+
+    def _retire(self, node: str, now_s: float) -> list[Record]:
+        self._retired.add(node)
+        return [Capacity(node, round(now_s * 1000), 0, "")]
 
     def restore(self, live: Iterable[Began]) -> None:
         """What was held when this process ended."""

@@ -193,6 +193,7 @@ class MetricsService(Service):
         """Streams and buckets are made by placement, which may start later than this."""
         begin: list[Callable[[], Awaitable[object]]] = [
             lambda: self._ctx.bus.kv(subjects.KV_NODES).watch(self._inventory),
+            self._nodes_listed,
             lambda: self._ctx.bus.follow_events(self._event, start=self._sequence + 1, stream=self._stream),
         ]
         while begin:
@@ -203,6 +204,9 @@ class MetricsService(Service):
                 self._ctx.health.set("events", ok=False, detail=str(error))
                 await asyncio.sleep(self._config.status_every_s)
         self._ctx.health.set("events", ok=True)
+
+    async def _nodes_listed(self) -> None:
+        self._note(self.core.all_listed(await self._blocking(self._book.nodes), self._ctx.now()))
 
     # --- in ---------------------------------------------------------------------------------------------------
 

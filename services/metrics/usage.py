@@ -345,6 +345,14 @@ class UsageBook:
             found[model] = found.get(model, 0) + gpus * max(0, min(end_ms, until_ms) - max(at_ms, since_ms))
         return {model: amount for model, amount in found.items() if amount}
 
+    def nodes(self) -> list[str]:
+        """Nodes whose GPUs are counted as capacity now."""
+        rows = self._db.execute(
+            "SELECT node FROM capacity c WHERE gpus > 0 "
+            "AND at_ms = (SELECT MAX(at_ms) FROM capacity later WHERE later.node = c.node)"
+        )
+        return [node for (node,) in rows]
+
     def stranded_ms(self, since_ms: int, until_ms: int) -> int:
         """GPU milli times milliseconds, of the hours that begin in the period."""
         row = self._db.execute(

@@ -101,6 +101,16 @@ MUTANTS = [
         ),
     ),
     Mutant(
+        name="gone-nodes-are-idle",
+        what="nodes that went while no metrics ran are counted as idle for ever",
+        file="services/metrics/core.py",
+        old="for node in counted if node not in self._inventories for",
+        new="for node in counted if not node for",
+        tests=(
+            _COST + "test_a_node_that_went_while_no_metrics_ran_is_capacity_no_more_and_may_come_back_without_an_event",
+        ),
+    ),
+    Mutant(
         name="cost-of-first-label",
         what="a pod keeps the label of its first decision",
         file="services/metrics/usage.py",

@@ -17,6 +17,7 @@ from services.metrics.pricing import Prices
 from services.metrics.usage import Began, Capacity, Ended, GpuSize, Labelled, Spent, Stranded, UsageBook
 from shared.contracts.envelope import unwrap, wrap
 from shared.contracts.events import Event, GrantEnded, NodeInventoried, PlacementDecided, SliceEnforced, SliceReleased
+from shared.model.gpu import Gpu, Inventory
 from shared.telemetry import Metrics
 
 NOW_MS = 1_795_370_400_000  # 22 November 2026, 18:00 UTC
@@ -179,6 +180,25 @@ def test_capacity_changes_with_inventories_and_ends_with_the_node() -> None:
                    Capacity("m", 0, 4, "L40S"))  # fmt: skip
     assert book.capacity_ms(0, 1000) == {"H200": 8 * 200 + 7 * 100, "L40S": 4000}
     assert book.capacity_ms(350, 500) == {"H200": 7 * 50, "L40S": 4 * 150}
+
+
+def test_a_node_that_went_while_no_metrics_ran_is_capacity_no_more_and_may_come_back_without_an_event() -> None:
+    book = book_of(Capacity("n", 100, 8, "H200"), Capacity("m", 100, 4, "L40S"), Capacity("gone", 100, 2, "T4"),
+                   Capacity("gone", 200, 0, ""))  # fmt: skip
+    core = Core(Metrics())
+    book.write(core.inventory("n", found("n", 8), 1.0), 2)
+    book.write(core.all_listed(book.nodes(), 1.0), 3)
+    assert book.nodes() == ["n"]
+    assert book.capacity_ms(1000, 2000) == {"H200": 8000}
+    book.write(core.inventory("m", found("m", 4), 1.5), 4)
+    assert book.capacity_ms(1000, 2000) == {"H200": 8000, "X": 4 * 500}
+    book.write(core.inventory("m", found("m", 4), 1.7), 5)
+    assert book.capacity_ms(1000, 2000) == {"H200": 8000, "X": 4 * 500}, "once"
+
+
+def found(node: str, gpus: int) -> Inventory:
+    made = tuple(Gpu(uuid=f"{node}-{i}", index=i, model="X", memory_mib=1000) for i in range(gpus))
+    return Inventory(node=node, boot_id="b", gpus=made)
 
 
 def test_stranded_capacity_is_the_sum_of_its_samples() -> None:
