@@ -15,14 +15,13 @@ from services.operator.messages import Notice, Write
 from services.operator.objects import Node
 from shared.kube.resources import NODE
 from shared.model import names
+from shared.model.enrolment import asks
 
 EFFECT = "NoSchedule"
 
 
 def wanted(node: Node) -> bool:
-    """Whether the node's labels ask for Kerf: its own, or gpushare's where Kerf's does not say otherwise."""
-    labels = node.metadata.labels
-    return labels.get(names.LABEL_MANAGED, labels.get(names.LABEL_GPUSHARE)) == "true"
+    return asks(node.metadata.labels)
 
 
 def enrolled(node: Node) -> bool:

@@ -312,7 +312,8 @@ class StatusAnswer(Message, frozen=True):
     synced_nodes: int = 0
     error: str = ""
     agents: int = 0
-    """Nodes that must have an agent: those labelled kerf.dev/managed, and those with an inventory."""
+    """Nodes that must have an agent: those with label kerf.dev/managed=true (or gpushare's) or kerf.dev/enrolled=true,
+    and those with an inventory."""
     agents_ready: int = 0
     """Of these, nodes whose agent has answered this term and is not silent: new pods may go there."""
     oldest_wait_s: float = 0.0

@@ -32,7 +32,8 @@ from shared.contracts.queries import (
     StatusAnswer,
     StatusQuery,
 )
-from shared.model.names import LABEL_MANAGED
+from shared.model.enrolment import asks
+from shared.model.names import LABEL_ENROLLED
 
 _WAITING_MOST = 10
 _UIDS_MOST = 5000
@@ -217,7 +218,7 @@ def status(core: Core, query: StatusQuery, *, leader: bool, now: float = 0.0, wa
 
 def _must_have_agent(node: NodeState) -> bool:
     labels = node.object.metadata.labels if node.object is not None else {}
-    return node.inventory is not None or LABEL_MANAGED in labels
+    return node.inventory is not None or labels.get(LABEL_ENROLLED) == "true" or asks(labels)
 
 
 def fragmentation_milli(core: Core) -> int:

@@ -28,6 +28,27 @@ def test_the_setting_alone_is_refused_with_the_name_of_the_value(capfd: pytest.C
     assert "set agent.mountSlices instead" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("enrolment", "labels"),
+    [
+        ((), [names.LABEL_ENROLLED]),
+        (("--set=settings.operator.enrolment=true",), [names.LABEL_ENROLLED]),
+        (("--set=settings.operator.enrolment=false",), [names.LABEL_ENROLLED, names.LABEL_MANAGED]),
+        (("--set-string=settings.operator.enrolment=0",), [names.LABEL_ENROLLED, names.LABEL_MANAGED]),
+    ],
+)
+def test_the_owners_label_brings_an_agent_only_where_no_operator_enrols(
+    enrolment: tuple[str, ...], labels: list[str]
+) -> None:
+    """The agent offers all GPUs of its node, and the operator waits until those of other systems are free."""
+    agents = yaml.safe_load(template(*enrolment, "--show-only=templates/35-node-agent.yaml"))
+    affinity = agents["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert [term["matchExpressions"] for term in terms] == [
+        [{"key": label, "operator": "In", "values": ["true"]}] for label in labels
+    ]
+
+
 def test_listeners_are_given_to_the_operator() -> None:
     shown = template(
         "--set=nats.listeners.namespaces={team-a,team-b}",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from services.placement import messages as m
 from services.placement.explain.steps import finish
@@ -141,6 +142,24 @@ def test_amounts_have_the_unit_that_people_write() -> None:
     placement.facts(build.pod("cpu", limits={}, requests={"cpu": "400"}), build.gpu_pod("p", memory="160Gi"))
     assert "needs 400 CPU, 64 free of 64" in why(placement, "cpu").sentence
     assert "needs 160 GiB on one GPU, the node's GPUs have 140.4 GiB" in why(placement, "p").sentence
+
+
+@pytest.mark.parametrize(
+    ("labels", "agents"),
+    [
+        ({"kerf.dev/managed": "false"}, 0),
+        ({"kerf.dev/managed": "false", "gpushare": "true"}, 0),
+        ({"kerf.dev/enrolled": "false"}, 0),
+        ({"kerf.dev/managed": "true"}, 1),
+        ({"gpushare": "true"}, 1),
+        ({"kerf.dev/enrolled": "true"}, 1),
+    ],
+)
+def test_nodes_that_are_left_out_need_no_agent(labels: dict[str, str], agents: int) -> None:
+    placement = Placement()
+    placement.facts(build.node("n", labels=labels))
+    status = reader.status(placement.core, StatusQuery(), leader=True)
+    assert (status.agents, status.agents_ready) == (agents, 0)
 
 
 def test_status_names_the_waiting_pods_the_longest_wait_and_missing_agents() -> None:
