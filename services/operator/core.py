@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from services.operator import certificates as pki
-from services.operator import enrolment, identities, nats_servers, passwords
+from services.operator import enrolment, identities, nats_servers, passwords, schedulers
 from services.operator.authority import Authorities, authorities, leaf, server_names
 from services.operator.conditions import LISTED, TOLD_ONCE, conditions
 from services.operator.config import Config
@@ -149,11 +149,11 @@ class Core:
         """The ConfigMap is made where it is missing, and is the administrator's from then on: what the settings name is
         added, and nothing is taken out."""
         present = self.seen.maps.get(SCHEDULERS)
-        have = [LISTED] if present is None else present.data.get("accounts", "").split()
+        have = [LISTED] if present is None else schedulers.accounts(present.data.get("accounts", ""))
         lacking = [account for account in self.config.schedulers if account not in have]
         if present is None:
-            accounts = " ".join(have + lacking)
-            return [self._make(CONFIG_MAP, SCHEDULERS, {"accounts": accounts}, f"ConfigMap {SCHEDULERS} was made")]
+            made = {"accounts": " ".join(have + lacking)}
+            return [self._make(CONFIG_MAP, SCHEDULERS, made, f"ConfigMap {SCHEDULERS} was made")]
         return self._keep_map(SCHEDULERS, {"accounts": " ".join(have + lacking)}) if lacking else []
 
     # --- nodes --------------------------------------------------------------------------------------------------------

@@ -7,11 +7,17 @@ ServiceAccount, or a pod runs as it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 
 from services.operator.objects import ClusterRole, ClusterRoleBinding, Rule
 
 _RESOURCES = ("pods/binding", "bindings")
+
+
+def accounts(listed: str) -> list[str]:
+    """The accounts of the list, separated as the policy kerf-binding separates them."""
+    return [name for name in re.split(r"[ \t\r\n]", listed) if name]
 
 
 def unlisted(
@@ -24,9 +30,10 @@ def unlisted(
 ) -> dict[str, str]:
     """Accounts that may bind pods, are in use and not listed, with the ClusterRoleBinding that lets them.
 
-    `listed`: accounts separated by blanks. `running`: how many pods run as a ServiceAccount, by (namespace, name).
+    `listed`: the list as it stands in the ConfigMap. `running`: how many pods run as a ServiceAccount, by (namespace,
+    name).
     """
-    known = {*listed.split(), *own}
+    known = {*accounts(listed), *own}
     may_bind = {name for name, role in roles.items() if any(_binds(rule) for rule in role.rules or ())}
     found: dict[str, str] = {}
     for binding in bindings:

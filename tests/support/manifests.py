@@ -18,7 +18,8 @@ SCHEDULERS: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "ConfigMap",
     "metadata": {"name": "kerf-schedulers", "namespace": "kerf-system"},
-    "data": {"accounts": "system:kube-scheduler"},
+    # With the newline that a list in YAML often ends with.
+    "data": {"accounts": "system:kube-scheduler\n"},
 }
 CLUSTER_WIDE = ("Namespace", "ClusterRole", "ClusterRoleBinding")
 

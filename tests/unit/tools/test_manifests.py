@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from typing import Any
 
 import pytest
 import yaml
 
+from services.operator import schedulers
 from shared.model import names
 from tools.manifests import template
 
@@ -114,6 +116,25 @@ def test_one_value_sets_the_share_of_the_profile_debug_in_policy_and_webhook() -
     assert "string(25 * quantity(" not in shown
 
 
-def _documents(way: str, kind: str) -> list[Any]:
+LISTED = " a\nsystem:kube-scheduler  b\tc\r\nd e\n"
+
+
+def test_the_policy_separates_accounts_as_the_operator_does() -> None:
+    """The expression's operations, one by one, as CEL has them (cel-go, ext/strings.go)."""
+    (policy,) = _documents("policy", "ValidatingAdmissionPolicy", "kerf-binding")
+    (validation,) = policy["spec"]["validations"]
+    head, _, operations = validation["expression"].partition(".orValue('')")
+    assert head == "request.userInfo.username in params.data[?'accounts']"
+    *replaced, separator = re.findall(r"\.(\w+)\('([^']*)'(?:, '([^']*)')?\)", operations)
+    text = LISTED
+    for operation, old, new in replaced:
+        assert operation == "replace"
+        text = text.replace(old.encode().decode("unicode_escape"), new)
+    assert separator[0] == "split"
+    assert [name for name in text.split(separator[1]) if name] == schedulers.accounts(LISTED)
+    assert schedulers.accounts(LISTED) == ["a", "system:kube-scheduler", "b", "c", "d", "e"]
+
+
+def _documents(way: str, kind: str, name: str = "") -> list[Any]:
     made = yaml.safe_load_all(template(f"--set=admission.canonical={way}"))
-    return [document for document in made if document and document["kind"] == kind]
+    return [d for d in made if d and d["kind"] == kind and name in ("", d["metadata"]["name"])]
