@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from services.operator import schedulers
+from services.operator import authority, schedulers
+from services.operator.config import Config
 from shared.model import names
 from tools.manifests import template
 
@@ -116,6 +117,61 @@ def test_one_value_sets_the_share_of_the_profile_debug_in_policy_and_webhook() -
     assert "string(25 * quantity(" not in shown
 
 
+@pytest.mark.parametrize(("given", "named"), [("", None), ("gpu-agents", "gpu-agents")])
+def test_the_agents_priority_class_is_a_value(given: str, named: str | None) -> None:
+    shown = template(f"--set=agent.priorityClassName={given}", "--show-only=templates/35-node-agent.yaml")
+    assert yaml.safe_load(shown)["spec"]["template"]["spec"].get("priorityClassName") == named
+    default = yaml.safe_load(template("--show-only=templates/35-node-agent.yaml"))
+    assert default["spec"]["template"]["spec"]["priorityClassName"] == "system-node-critical"
+
+
+def test_a_quota_admits_all_priority_classes_and_the_job_that_removes_kerf() -> None:
+    """The quota of the installation is gone when the job begins."""
+    assert "ResourceQuota" not in {d["kind"] for d in _all()}
+    made = _all("--set=priorityQuota.create=true", "--set=agent.priorityClassName=agents")
+    quotas = {d["metadata"]["name"]: d for d in made if d["kind"] == "ResourceQuota"}
+    of = {d["spec"]["template"]["spec"].get("priorityClassName") for d in made if "template" in (d.get("spec") or {})}
+    assert of == {"agents", "system-cluster-critical"}
+    for quota in quotas.values():
+        (scope,) = quota["spec"]["scopeSelector"]["matchExpressions"]
+        assert (scope["scopeName"], scope["operator"], {*scope["values"]}) == ("PriorityClass", "In", of)
+    (job,) = [d for d in made if d["kind"] == "Job"]
+    hooks = {name: quota["metadata"].get("annotations", {}).get("helm.sh/hook") for name, quota in quotas.items()}
+    assert hooks == {"kerf-priority": None, "kerf-uninstall": job["metadata"]["annotations"]["helm.sh/hook"]}
+    assert quotas["kerf-uninstall"]["metadata"]["annotations"]["helm.sh/hook-weight"] == "-5", "before the job"
+
+
+def test_certificates_of_cert_manager_have_the_names_of_the_operators_own() -> None:
+    made = _all("--set=certificates.from=cert-manager", "--set=certificates.issuer.name=i")
+    found = {
+        d["metadata"]["name"]: {*d["spec"]["dnsNames"], *d["spec"].get("ipAddresses", ())}
+        for d in made
+        if d["kind"] == "Certificate"
+    }
+    own = authority.server_names(Config(nats_url="tls://kerf-nats.kerf-system.svc:4222"))
+    assert {*own} == {*found}
+    assert {*own["kerf-nats-tls"]} == found["kerf-nats-tls"]
+    assert "127.0.0.1" in found["kerf-nats-tls"]
+
+
+def test_what_streams_may_take_changes_without_the_volumes_template() -> None:
+    """Kubernetes refuses a StatefulSet with other volumeClaimTemplates."""
+
+    def parts(*options: str) -> tuple[str, Any, str]:
+        made = _all(*options)
+        (conf,) = [
+            d["data"]["nats.conf"] for d in made if (d["kind"], d["metadata"]["name"]) == ("ConfigMap", "kerf-nats")
+        ]
+        (servers,) = [d["spec"] for d in made if d["kind"] == "StatefulSet" and d["metadata"]["name"] == "kerf-nats"]
+        restart = servers["template"]["metadata"]["annotations"]["kerf.dev/nats-restart"]
+        return re.findall("max_file_store: (.*)", conf)[0], servers["volumeClaimTemplates"], restart
+
+    before, after = parts(), parts("--set=nats.storage.maxFileStore=20Gi")
+    assert (before[0], after[0]) == ("10Gi", "20Gi")
+    assert before[1] == after[1]
+    assert before[2] != after[2], "the operator restarts the servers"
+
+
 LISTED = " a\nsystem:kube-scheduler  b\tc\r\nd e\n"
 
 
@@ -135,6 +191,10 @@ def test_the_policy_separates_accounts_as_the_operator_does() -> None:
     assert schedulers.accounts(LISTED) == ["a", "system:kube-scheduler", "b", "c", "d", "e"]
 
 
+def _all(*options: str) -> list[Any]:
+    return [document for document in yaml.safe_load_all(template(*options)) if document]
+
+
 def _documents(way: str, kind: str, name: str = "") -> list[Any]:
-    made = yaml.safe_load_all(template(f"--set=admission.canonical={way}"))
-    return [d for d in made if d and d["kind"] == kind and name in ("", d["metadata"]["name"])]
+    made = _all(f"--set=admission.canonical={way}")
+    return [d for d in made if d["kind"] == kind and name in ("", d["metadata"]["name"])]
