@@ -5,8 +5,8 @@ With `--check` it only compares.
 - schemas/asyncapi.json: the whole bus as an AsyncAPI 3.1.0 document
 - schemas/<Type>.json: one JSON Schema (2020-12) for each message, and for documents that users write
 - schemas/examples/v1/<Type>.json: golden payloads
-- k8s/nats.conf and nats-callout.conf, and the same below k8s/chart/files, for a chart reads nothing outside of it: the
-  users of NATS (`permissions`). `make manifests` puts them into the plain manifests
+- k8s/nats.conf and nats-callout.conf, and below k8s/chart/files, for a chart reads nothing outside of it, the latter
+  and nats-shared.conf: the users of NATS (`permissions`). `make manifests` puts them into the plain manifests
 
 Generation is deterministic. A change that would break a consumer of this version (a field removed, newly required, or
 of another type) is refused against the present files, unless --break says that it is intended.
@@ -63,7 +63,7 @@ def configurations(folder: Path = MANIFESTS) -> dict[Path, str]:
     return {
         folder / "nats.conf": permissions.render(),
         folder / "nats-callout.conf": permissions.render_callout(),
-        folder / "chart" / "files" / "nats.conf": permissions.render(),
+        folder / "chart" / "files" / "nats-shared.conf": permissions.render_shared(),
         folder / "chart" / "files" / "nats-callout.conf": permissions.render_callout(),
     }
 

@@ -317,18 +317,7 @@ ping_interval: "5s"
 ping_max: 2
 """
 
-
-def render(*more: User) -> str:
-    """Returns the configuration of the users, and of `more`, in the format of NATS' configuration files."""
-    users = "".join(_user(user) for user in (*USERS, *more))
-    return f"{_HEAD}\nauthorization {{\n  users: [\n{users}  ]\n}}\n"
-
-
-def render_callout() -> str:
-    """The same for servers that the operator serves: it identifies agents to them, and reloads their certificates."""
-    users = (*USERS, _OPERATOR_SERVICE)
-    listed = ", ".join((*(user.name for user in users), SYSTEM_USER))
-    return f"""{_HEAD}
+_SYSTEM = f"""\
 accounts {{
   $SYS {{
     users: [
@@ -337,7 +326,27 @@ accounts {{
     ]
   }}
 }}
+"""
 
+
+def render(*more: User) -> str:
+    """Returns the configuration of the users, and of `more`, in the format of NATS' configuration files."""
+    users = "".join(_user(user) for user in (*USERS, *more))
+    return f"{_HEAD}\nauthorization {{\n  users: [\n{users}  ]\n}}\n"
+
+
+def render_shared() -> str:
+    """The same for servers of the chart whose agents share a user: the operator reloads their certificates."""
+    users = "".join(_user(user) for user in (*USERS, _OPERATOR_SERVICE))
+    return f"{_HEAD}\n{_SYSTEM}\nauthorization {{\n  users: [\n{users}  ]\n}}\n"
+
+
+def render_callout() -> str:
+    """The same for servers that the operator serves: it identifies agents to them, and reloads their certificates."""
+    users = (*USERS, _OPERATOR_SERVICE)
+    listed = ", ".join((*(user.name for user in users), SYSTEM_USER))
+    return f"""{_HEAD}
+{_SYSTEM}
 authorization {{
   # An agent's token is reviewed by the API server before its user is known.
   timeout: 5

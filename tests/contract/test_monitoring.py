@@ -26,7 +26,11 @@ from tools.monitoring.__main__ import FOLDER
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"
-BY_THE_OPERATOR: dict[str, set[str]] = {"kerf_certificate_not_after_seconds": {"name"}, "kerf_operator_leading": set()}
+BY_THE_OPERATOR: dict[str, set[str]] = {
+    "kerf_certificate_not_after_seconds": {"name"},
+    "kerf_operator_condition": {"type"},
+    "kerf_operator_leading": set(),
+}
 """Exported by services/operator, which has an API server beside it."""
 OF_THE_SCRAPE = {"job", "instance"}
 PROCESS = {"process_cpu_seconds_total", "process_resident_memory_bytes", "process_open_fds", "process_max_fds"}

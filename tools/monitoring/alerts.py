@@ -261,6 +261,26 @@ ALERTS = (
         example=Example(series={f'kerf_operator_leading{{instance="{i}"}}': "0x12" for i in "ab"}, at="6m"),
     ),
     Alert(
+        name="KerfConditionNotMet",
+        severity="warning",
+        expr='max by (type) (kerf_operator_condition{type!="NodesEnrolled"} and ignoring (type) '
+        "kerf_operator_leading == 1) == 0",
+        wait="1h",
+        summary="Condition {{ $labels.type }} of Kerf's installation has not been met for an hour",
+        description="ConfigMap kerf-status says what is wrong and what to do. What the operator mends by itself takes "
+        "minutes.",
+        example=Example(
+            series={
+                'kerf_operator_condition{instance="a",type="NatsReady"}': "1 1 0x80",
+                'kerf_operator_condition{instance="b",type="NatsReady"}': "1x90",
+                'kerf_operator_leading{instance="a"}': "1x90",
+                'kerf_operator_leading{instance="b"}': "0x90",
+            },
+            at="64m",
+            labels={"type": "NatsReady"},
+        ),
+    ),
+    Alert(
         name="KerfCertificateExpires",
         severity="warning",
         expr=f"min by (name) (kerf_certificate_not_after_seconds) - time() < {14 * DAY_S}",

@@ -71,6 +71,25 @@ def test_listeners_without_the_servers_that_ask_the_operator_are_refused(
     assert "nats.listeners need NATS servers of this installation" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("users", ["node", "shared"])
+def test_the_operator_can_reload_the_servers_whichever_users_agents_have(users: str) -> None:
+    """Else a renewed certificate never reaches them. The operator compares the annotation with the servers' tag."""
+    made = {
+        (d["kind"], d["metadata"]["name"]): d
+        for d in _all(f"--set=nats.agentUsers={users}")
+        if d["kind"] in ("ConfigMap", "StatefulSet")
+    }
+    conf = made["ConfigMap", "kerf-nats"]["data"]["kerf.conf"]
+    assert "user: system, password: $KERF_NATS_SYSTEM " in conf
+    assert "user: operator_service\n" in conf
+    assert ("auth_callout" in conf) == (users == "node")
+    servers = made["StatefulSet", "kerf-nats"]
+    digest = servers["metadata"]["annotations"]["kerf.dev/nats-users"]
+    assert f'server_tags: ["kerf.dev/nats-users:{digest}"]' in conf
+    variables = {v["name"] for v in servers["spec"]["template"]["spec"]["containers"][0]["env"]}
+    assert {*re.findall(r"\$(KERF_NATS_\w+)", conf)} <= variables
+
+
 @pytest.mark.parametrize("way", ["policy", "webhook"])
 def test_one_value_says_what_completes_pods_where_helm_asks_no_cluster(way: str) -> None:
     shown = template(f"--set=admission.canonical={way}")

@@ -59,8 +59,10 @@ def test_only_placement_may_write_the_log() -> None:
 
 def test_a_file_that_was_edited_by_hand_is_named(tmp_path: Path) -> None:
     (tmp_path / "chart" / "files").mkdir(parents=True)
-    for folder in (tmp_path, tmp_path / "chart" / "files"):
-        (folder / "nats.conf").write_text(permissions.render())
+    charts = tmp_path / "chart" / "files"
+    (tmp_path / "nats.conf").write_text(permissions.render())
+    (charts / "nats-shared.conf").write_text(permissions.render_shared())
+    for folder in (tmp_path, charts):
         (folder / "nats-callout.conf").write_text(permissions.render_callout())
     assert check_configurations(tmp_path) == []
     (tmp_path / "nats.conf").write_text("edited")
