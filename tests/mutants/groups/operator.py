@@ -105,7 +105,7 @@ MUTANTS = [
         name="listed-schedulers-are-taken-out",
         what="the operator takes accounts out of the administrator's list of schedulers",
         file="services/operator/core.py",
-        old='have = [LISTED] if present is None else present.data.get("accounts", "").split()',
+        old='have = [LISTED] if present is None else schedulers.accounts(present.data.get("accounts", ""))',
         new="have = [LISTED]",
         tests=(
             "tests/unit/services/operator/test_core.py"
