@@ -22,7 +22,7 @@ USER = "placement"
 
 async def delete_log(url: str, password: str, ca: str = "") -> bool:
     """False where there was none. Raises BusError. `url`: of the servers, as whichever user."""
-    as_placement = re.sub(r"//([^@/]*@)?", f"//{USER}:{password}@", url)
+    as_placement = re.sub(r"//([^@/]*@)?", lambda _: f"//{USER}:{password}@", url)
     name = "kerf-delete-log"
     async with await NatsBus.connect(as_placement, name=name, ca_file=ca, inbox_prefix=f"_INBOX_{USER}") as bus:
         try:
