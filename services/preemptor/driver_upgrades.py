@@ -33,13 +33,18 @@ class DriverUpgrades:
             return []
         self._look_at = now + LOOK_S
         nodes = [node.name for node in self._book.nodes.values() if _state(node) in _EMPTIES]
-        return self._evictions.due(nodes, lambda name: _pods_of(self._book.nodes[name]), now)
+        return self._evictions.due(nodes, lambda name: self._pods_of(self._book.nodes[name]), now)
+
+    def _pods_of(self, node: NodeState) -> tuple[Evict, ...]:
+        """The pods that use its GPUs, wherever they run: a server for another node keeps the driver in use too."""
+        reason = f"the GPU operator replaces the NVIDIA driver of node {node.name} ({STATE_LABEL}: {_state(node)})"
+        states = [(held, self._book.pods.get(held.uid)) for held in node.grants.values()]
+        using = [
+            state for held, state in states
+            if state is not None and state.ours and not state.ended and state.grant_id == held.grant_id
+        ]  # fmt: skip
+        return evictions_of(using, reason)
 
 
 def _state(node: NodeState) -> str:
     return "" if node.object is None else node.object.metadata.labels.get(STATE_LABEL, "")
-
-
-def _pods_of(node: NodeState) -> tuple[Evict, ...]:
-    reason = f"the GPU operator replaces the NVIDIA driver of node {node.name} ({STATE_LABEL}: {_state(node)})"
-    return evictions_of((state for state in node.pods.values() if state.ours and state.grant_id), reason)

@@ -16,6 +16,17 @@ _REMOTE = "services/placement/engine/remote.py"
 
 MUTANTS = [
     Mutant(
+        name="driver-upgrade-waits-for-served-pods",
+        what="a driver upgrade evicts what runs on the node and not what uses its GPUs from other nodes",
+        file="services/preemptor/driver_upgrades.py",
+        old="for held in node.grants.values()]",
+        new="for held in (*node.grants.values(), *node.clients.values()) if held.uid in node.pods]",
+        tests=(
+            "tests/unit/services/preemptor/test_driver_upgrades.py::"
+            "test_the_pods_that_use_its_gpus_are_evicted_wherever_they_run",
+        ),
+    ),
+    Mutant(
         name="server-that-runs-on-is-forgotten",
         what="a server that does not end is not known any more, and its GPU is released",
         file="services/node_agent/remote/serving.py",

@@ -9,6 +9,7 @@ import pytest
 from services.preemptor import messages as m
 from services.preemptor.driver_upgrades import LOOK_S, STATE_LABEL
 from services.preemptor.repeated_evictions import AGAIN_S
+from shared.model.grant import ContainerGrant, GpuShare, Grant
 from tests.support import build
 from tests.support.harness.preemptor import Preemptor
 
@@ -73,3 +74,26 @@ def test_a_pod_without_gpus_or_of_another_scheduler_is_left_alone() -> None:
     preemptor.send(m.FactsSeen(build.put(plain, theirs)))
     label(preemptor, "a", "drain-required")
     assert evicted(preemptor) == ["on-a"]
+
+
+def test_the_pods_that_use_its_gpus_are_evicted_wherever_they_run() -> None:
+    """A server for a pod of another node keeps the driver in use; a pod here whose GPU is elsewhere does not."""
+    preemptor = ready()
+    share = GpuShare(node="a", uuid="gpu-a-1", memory_mib=1024, compute_milli=100)
+    part = ContainerGrant(strategy="remote", serving="interposer", gpus=(share,))
+    far = build.bound(
+        build.gpu_pod("far", memory="1Gi"), "b", Grant(grant_id="grant-far", term=1, containers={"main": part})
+    )
+    preemptor.send(m.FactsSeen(build.put(far)))
+    label(preemptor, "a", "drain-required")
+    assert evicted(preemptor) == ["far", "on-a"]
+    label(preemptor, "a", "upgrade-done")
+    label(preemptor, "b", "drain-required")
+    assert evicted(preemptor, AGAIN_S) == ["on-b"]
+
+
+def test_a_pod_that_has_ended_is_not_evicted_while_its_node_has_not_given_its_gpu_back() -> None:
+    preemptor = ready()
+    preemptor.send(m.FactsSeen(build.put(build.newer(preemptor.pods["on-a"], phase="Succeeded"))))
+    label(preemptor, "a", "drain-required")
+    assert evicted(preemptor) == []
