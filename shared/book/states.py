@@ -44,6 +44,8 @@ GRANT_PHASES = Transitions[GrantPhase](
 )
 
 ENDED_PHASES = ("Succeeded", "Failed")
+UNANSWERED = "its agent has not answered this leader yet"
+"""Why no GPU of a node may be given before a new leader knows what runs there."""
 
 
 class PodState(msgspec.Struct):
@@ -217,7 +219,7 @@ class NodeState:
         self.row = row
         self.object: Node | None = None
         self.inventory: Inventory | None = None
-        self.agent_trouble = "its agent has not answered this leader yet"
+        self.agent_trouble = UNANSWERED
         """Why no GPU of this node may be given now, whatever their state; empty when they may."""
         self.gpus: list[GpuRoom] = []
         self.by_uuid: dict[str, GpuRoom] = {}

@@ -174,6 +174,7 @@ class RemotePeersAnswer(Message, frozen=True):
     peers: tuple[RemotePeer, ...] = ()
     """The nodes to measure: few of each rack, the same ones each time for one node, and others for another."""
     error: str = ""
+    """Not empty: there may be others, and what was measured of these stands."""
 
 
 class InspectQuery(Message, frozen=True):

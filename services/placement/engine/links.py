@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from shared.book.arrays import Bools
 from shared.book.book import Book
-from shared.book.states import NodeState
+from shared.book.states import UNANSWERED, NodeState
 from shared.model import names
 from shared.model.network import NetworkLink
 
@@ -28,6 +28,13 @@ class Links:
         """The nodes that serve their GPUs, by name."""
         self.clients: tuple[str, ...] = ()
         """The nodes whose pods may use GPUs of others, by name."""
+        self.served: dict[str, str] = {}
+        """Where each node serves its GPUs, as agents are to measure it: also of agents that have not answered this
+        leader yet, so that no measurement is given up when another one begins."""
+        self.askers: frozenset[str] = frozenset()
+        """As `clients`, with those too."""
+        self.all_racks: dict[str, str] = {}
+        """As `racks`, with those too."""
         self.racks: dict[str, str] = {}
         self.peers: dict[str, set[str]] = {}
         """With which nodes each has a measured link."""
@@ -42,18 +49,22 @@ class Links:
         if self._stamp == self._book.stamp:
             return
         self._stamp = self._book.stamp
-        able = [
-            node
+        known = [
+            (node, node.inventory.remote)
             for node in self._book.nodes.values()
-            if node.object is not None and node.inventory is not None and not node.agent_trouble
+            if node.object is not None and node.inventory is not None and node.agent_trouble in ("", UNANSWERED)
         ]
         described = [
-            (node.name, node.row, rack_of(node), takes_slices(node), node.inventory and node.inventory.remote)
-            for node in able
+            (node.name, node.row, rack_of(node), takes_slices(node), remote, node.agent_trouble)
+            for node, remote in known
         ]
         if described == self._described:
             return  # what has changed is of no matter here
         self._described = described
+        self.all_racks = {node.name: rack_of(node) for node, _ in known}
+        self.served = {node.name: remote.address for node, remote in known if remote.address and takes_slices(node)}
+        self.askers = frozenset(node.name for node, remote in known if remote.client)
+        able = [node for node, _ in known if not node.agent_trouble]
         self.racks = {node.name: rack_of(node) for node in able}
         self.serving = tuple(
             node.name for node in able if node.inventory and node.inventory.remote.address and takes_slices(node)

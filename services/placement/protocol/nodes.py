@@ -11,7 +11,7 @@ from services.placement.protocol import labels
 from services.placement.protocol.gpu_problems import GpuProblems
 from services.placement.protocol.strangers import stranger
 from shared.book.book import Book
-from shared.book.states import GrantState, PodState
+from shared.book.states import UNANSWERED, GrantState, PodState
 from shared.contracts.log import Decision
 from shared.contracts.node_commands import (
     LiveSlice,
@@ -34,7 +34,6 @@ CHECK_TERM_S = 1.0
 """How often the log is read for its newest term because nodes mention another."""
 SILENT_S = 10.0
 """After so long without a heartbeat a node gets no new slices. Running slices stay."""
-UNSYNCED = "its agent has not answered this leader yet"
 
 
 class Nodes:
@@ -96,7 +95,7 @@ class Nodes:
             # Another boot or checkpoint: what it had is gone, and it must confirm that before it gets anything new.
             self._eras[node] = inventory.era
             self._unsync(node)
-            self.book.set_agent_trouble(node, UNSYNCED)
+            self.book.set_agent_trouble(node, UNANSWERED)
             out += self._sync(node, now)
         return out
 

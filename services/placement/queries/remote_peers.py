@@ -16,15 +16,13 @@ MOST = 64
 def remote_peers(core: Core, query: RemotePeersQuery) -> RemotePeersAnswer:
     links = core.remote_places.links
     links.refresh()
-    if query.node not in links.clients:
-        return RemotePeersAnswer()  # its pods use no GPU of other nodes, so no link of it is asked for
-    addresses = {
-        name: inventory.remote.address
-        for name in links.serving
-        if (inventory := core.book.nodes[name].inventory) is not None
-    }
-    chosen = sample(query.node, addresses, links.racks)
-    return RemotePeersAnswer(peers=tuple(RemotePeer(node=name, address=addresses[name]) for name in chosen))
+    error = "" if core.nodes.open else "this leader has just begun: it may not know all nodes yet"
+    if query.node not in links.askers:
+        return RemotePeersAnswer(error=error)  # its pods use no GPU of other nodes, so no link of it is asked for
+    chosen = sample(query.node, links.served, links.all_racks)
+    return RemotePeersAnswer(
+        peers=tuple(RemotePeer(node=name, address=links.served[name]) for name in chosen), error=error
+    )
 
 
 def sample(node: str, serving: Iterable[str], racks: Mapping[str, str]) -> list[str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from services.placement import messages as m
 from services.placement.queries.remote_peers import MOST, PER_RACK, remote_peers, sample
+from shared.book.states import UNANSWERED
 from shared.contracts.queries import RemotePeersQuery
 from shared.model.network import RemoteAbility
 from tests.support import build
@@ -36,8 +38,8 @@ def test_however_many_racks_there_are_the_probes_are_bounded() -> None:
     assert len(sample("c", list(racks), racks | {"c": "r1"})) == MOST
 
 
-def test_a_node_whose_pods_use_no_other_nodes_gpu_measures_nothing() -> None:
-    placement = Placement()
+def seen(placement: Placement) -> None:
+    """A node that serves, one that uses GPUs of others, and one that does neither."""
     for name, ability in (
         ("s", RemoteAbility(address="s:1")),
         ("c", RemoteAbility(client=True)),
@@ -46,5 +48,28 @@ def test_a_node_whose_pods_use_no_other_nodes_gpu_measures_nothing() -> None:
         placement.facts(build.node(name))
         inventory = build.inventory(name, gpus=1 if name == "s" else 0)
         placement.send(m.InventorySeen(msgspec.structs.replace(inventory, remote=ability)))
+
+
+@pytest.mark.parametrize("unanswered", [("s",), ("c",), ("s", "c")])
+def test_nodes_that_another_leader_has_not_heard_of_yet_are_measured_on(unanswered: tuple[str, ...]) -> None:
+    """Else their agents delete what they have measured, and pods of them get no GPU of other nodes for minutes."""
+    placement = Placement()
+    seen(placement)
+    for name in unanswered:
+        placement.core.book.set_agent_trouble(name, UNANSWERED)
+    answer = remote_peers(placement.core, RemotePeersQuery(node="c"))
+    assert ([(peer.node, peer.address) for peer in answer.peers], answer.error) == ([("s", "s:1")], "")
+    placement.core.book.set_agent_trouble("s", "its agent has been silent for more than 10 s")
+    assert remote_peers(placement.core, RemotePeersQuery(node="c")).peers == ()
+
+
+def test_a_leader_that_has_just_begun_says_that_there_may_be_others() -> None:
+    placement = Placement(begins=False)
+    assert remote_peers(placement.core, RemotePeersQuery(node="c")).error
+
+
+def test_a_node_whose_pods_use_no_other_nodes_gpu_measures_nothing() -> None:
+    placement = Placement()
+    seen(placement)
     ask = lambda node: [peer.node for peer in remote_peers(placement.core, RemotePeersQuery(node=node)).peers]  # noqa: E731
     assert (ask("c"), ask("n"), ask("nobody")) == (["s"], [], [])
