@@ -2,7 +2,8 @@
  *
  *   proxy serve HOST:PORT FOLDER CERTIFICATE KEY AUTHORITY
  *       one for each node that serves. FOLDER/SLICE has `peer`, the node that may come; `secret`, what it has to know;
- *       and `socket`, the server of that slice. A slice is there as long as its folder is
+ *       and `socket`, the server of that slice. A slice is there as long as its folder is. After SIGTERM it takes no more
+ *       connections, says `leaving`, and ends with the last one that it has
  *   proxy connect SOCKET HOST:PORT PEER SLICE SECRET-FILE CERTIFICATE KEY AUTHORITY
  *       one for each container with a remote GPU: what connects to SOCKET gets to SLICE of the node PEER. It ends when
  *       SOCKET is removed
@@ -492,6 +493,16 @@ static int listen_unix(const char *path) {
     return made;
 }
 
+static volatile sig_atomic_t leaves;
+static void note_leave(int number) { leaves = number; }
+static int leave_after_all(int from) {
+    close(from);
+    printf("leaving\n");
+    fflush(stdout);
+    while (atomic_load(&connections)) usleep(100000);
+    return 0;
+}
+
 static int accept_all(int from, const settings_t *settings, void *(*with)(void *)) {
     pthread_attr_t small;
     pthread_t thread;
@@ -499,12 +510,19 @@ static int accept_all(int from, const settings_t *settings, void *(*with)(void *
     pthread_attr_setstacksize(&small, STACK);
     pthread_attr_setdetachstate(&small, PTHREAD_CREATE_DETACHED);
     const int serves = settings->folder != NULL;
+    const struct timespec look = {LOOK_MS / 1000, LOOK_MS % 1000 * 1000000};
+    sigset_t leave, rest;
+    sigemptyset(&leave);
+    if (serves) sigaddset(&leave, SIGTERM), signal(SIGTERM, note_leave);
+    pthread_sigmask(SIG_BLOCK, &leave, &rest); /* it comes while this thread waits, and to no other */
     if (pthread_create(&thread, &small, keep_deadlines, NULL)) return say("a thread", strerror(errno)), 1;
     printf("ready\n");
     fflush(stdout);
     for (;;) {
         struct pollfd polled = {from, POLLIN, 0};
-        if (poll(&polled, 1, LOOK_MS) == 0) {
+        const int ready = ppoll(&polled, 1, &look, &rest);
+        if (leaves) return leave_after_all(from);
+        if (ready <= 0) {
             if (settings->socket && access(settings->socket, F_OK)) return 0;
             continue;
         }

@@ -91,13 +91,13 @@ class Ends:
         self.proxies: dict[Path, subprocess.Popen[str]] = {}
         self._recorders: list[Recorder] = []
         certificate, key = self.pki.node("gpu")
-        self._serves = self._start("serve", f"127.0.0.1:{self.port}", self.folder, certificate, key, self.pki.authority)
+        self.serves = self._start("serve", f"127.0.0.1:{self.port}", self.folder, certificate, key, self.pki.authority)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for process in (self._serves, *self.proxies.values()):
+        for process in (self.serves, *self.proxies.values()):
             process.kill()
             process.communicate()
         for recorder in self._recorders:
@@ -112,6 +112,12 @@ class Ends:
         to = address or f"127.0.0.1:{self.port}"
         self.proxies[path] = self._start("connect", path, to, peer, SLICE, secret, certificate, key, self.pki.authority)
         return path
+
+    def leave(self) -> str:
+        """Tells the serving proxy to end; returns what it says."""
+        self.serves.terminate()
+        assert self.serves.stdout is not None
+        return self.serves.stdout.readline()
 
     def said(self, path: Path) -> str:
         """What the proxy of that socket has written about failures; it ends."""

@@ -203,3 +203,17 @@ def test_nobody_listens_at_a_port_that_is_not_served(ends: Ends) -> None:
     program.communicate(timeout=30)
     assert program.returncode != 0
     assert "Connection refused" in ends.said(path)
+
+
+def test_a_proxy_that_is_told_to_end_carries_on_what_it_has_and_takes_nothing_new(ends: Ends) -> None:
+    """So an upgrade of the image replaces it, and no program notices."""
+    holds = ends.server.client("hold", "8", through=ends.connect("client"))
+    assert holds.stdout is not None
+    assert holds.stdout.readline() == "1\n"
+    assert ends.leave() == "leaving\n"
+    with pytest.raises(ConnectionRefusedError):
+        ends.ask(ends.pki.node("client"), "")
+    assert ends.serves.poll() is None
+    out, err = holds.communicate("\n", timeout=30)
+    assert (holds.returncode, err) == (0, ""), out
+    assert ends.serves.wait(timeout=30) == 0
