@@ -61,6 +61,10 @@ class Clients:
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """By folder, for as long as anything is done about it: `keep` comes at any moment."""
 
+    def any(self) -> bool:
+        """Whether a container of this node has a way to a GPU of another one."""
+        return bool(self._ways())
+
     async def edits(
         self, uid: str, grant_id: str, container: str, share: ContainerGrant, address: str
     ) -> ContainerEdits:
@@ -103,9 +107,11 @@ class Clients:
                     await self.ended(way.uid, way.container)
                     continue
                 async with self._lock(folder):
-                    if (folder / WAY).exists() and not self._cgroup(folder).pids():
-                        await self._connect(folder)
-            except OSError as error:
+                    if (folder / WAY).exists():
+                        programs.put(folder / SECRET, self._secret(folder))  # the key may be another one by now
+                        if not self._cgroup(folder).pids():
+                            await self._connect(folder)
+            except (OSError, ValueError) as error:
                 failed.append(str(error))
         return failed
 
@@ -116,9 +122,11 @@ class Clients:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / PROGRAMS).mkdir(mode=0o755, exist_ok=True)
         selinux.label(folder / PROGRAMS)
-        (folder / SECRET).touch(mode=0o600)
-        (folder / SECRET).write_text(f"{slice_secret(self._key(), folder.name)}\n")
+        programs.put(folder / SECRET, self._secret(folder))
         measured_files.store(folder / WAY, way)
+
+    def _secret(self, folder: Path) -> str:
+        return f"{slice_secret(self._key(), folder.name)}\n"
 
     async def _connect(self, folder: Path) -> None:
         """Starts the container's proxy, unless it runs. Raises ProgramError."""

@@ -21,12 +21,16 @@ PRELOAD = "ld.so.preload"
 CONTAINER_LIBRARY = "/run/kerf/libkerf-remote.so"
 LOG = "log"
 TAIL_BYTES = 400
+LOG_BYTES, LOG_KEPT_BYTES = 1 << 20, 1 << 16
+"""A log that is longer is cut to its end: a program writes at most 100 lines a minute, but for as long as it runs."""
 LOOK_S = 0.02
 _SERVE = f'{JOIN}; shift; cd "$1" && shift && exec "$@" </dev/null >>{LOG} 2>&1'
 """Shell: the cgroups, the folder, the command."""
 _MOUNTED = """
 target=$1; shift
 hidden=$1; shift
+host=$1; shift
+driver=$1; shift
 count=$1; shift
 stage=$(mktemp -d) || exit 1
 trap 'umount -l "$stage" 2>/dev/null; rmdir "$stage"' EXIT
@@ -39,13 +43,20 @@ while [ "$count" -gt 0 ]; do
 done
 mkdir -p "$target" && mount --rbind "$stage" "$target" && umount -l "$stage" && rmdir "$stage" || exit 1
 trap - EXIT
+if [ -n "$host" ]; then
+    stage=$(mktemp -d) || exit 1
+    [ -z "$driver" ] || mount --bind "$driver" "$stage" || exit 1
+    mount -t tmpfs -o size=64k,mode=755 kerf "$host" || exit 1
+    [ -z "$driver" ] || { mkdir -p "$driver" && mount --move "$stage" "$driver" || exit 1; }
+    rmdir "$stage" || exit 1
+fi
 for at in $hidden; do [ ! -d "$at" ] || mount -t tmpfs -o size=4k,mode=700 kerf "$at" || exit 1; done
 exec "$@"
 """
-"""Shell: puts files where a container has them, in a mount namespace of its own: the folder, what to hide, how many
-files, each file with its name there, and the command."""
-HIDDEN = ("/var/run/secrets", "/run/secrets", "/etc/kerf")
-"""Folders of the agent's own secrets."""
+"""Shell: puts files where a container has them, in a mount namespace of its own: the folder, what to hide, where the
+host's files are, the driver's folder there, how many files, each file with its name there, and the command."""
+HIDDEN = ("/var/run/secrets", "/run/secrets", "/etc/kerf", "/var/lib/kubelet", "/var/run/cdi")
+"""Folders of the agent's own secrets, and the kubelet's."""
 
 
 class ProgramError(OSError):
@@ -98,9 +109,15 @@ async def start(
         raise
 
 
-def mounted(mounts: Sequence[Mount], target: str, command: Sequence[str], hidden: Sequence[str]) -> tuple[str, ...]:
+def mounted(  # noqa: PLR0917 - what a server sees, and what not
+    mounts: Sequence[Mount], target: str, command: Sequence[str], hidden: Sequence[str], host: Path, library: str
+) -> tuple[str, ...]:
     """A command that sees these files below `target`, as a container would, and nothing else there; no network, none
-    of the node's other processes, and nothing in the folders `hidden`. Needs root."""
+    of the node's other processes, and nothing in the folders `hidden`. Needs root.
+
+    `host`: where the host's files are. Of them it sees the folder of `library` alone: the host's /proc is among them,
+    and all servers have one user, so one that is taken over could read another's memory there.
+    """
     words: list[str] = []
     inside = [mount for mount in mounts if Path(mount.container_path).parent == Path(target)]
     for mount in inside:
@@ -108,8 +125,39 @@ def mounted(mounts: Sequence[Mount], target: str, command: Sequence[str], hidden
     return (
         "unshare", "--mount", "--propagation", "private", "--net", "--ipc", "--pid", "--fork", "--kill-child",
         "--mount-proc", "--", "sh", "-c", _MOUNTED, "sh",
-        target, " ".join((*HIDDEN, *hidden)), str(len(inside)), *words, *command,
+        target, " ".join((*HIDDEN, *hidden)), *_host_files(host, library), str(len(inside)), *words, *command,
     )  # fmt: skip
+
+
+def _host_files(host: Path, library: str) -> tuple[str, str]:
+    """What to hide of the host, and what not; empty where the agent has the host's files as its own."""
+    if host == Path("/"):
+        return "", ""
+    return str(host), str(Path(library).parent) if Path(library).is_relative_to(host) else ""
+
+
+def put(path: Path, text: str) -> None:
+    """Replaces a file that root alone may read, as a whole, unless this is in it already. Raises OSError."""
+    with contextlib.suppress(OSError):
+        if path.read_text() == text:
+            return
+    beside = path.with_suffix(".new")
+    with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+    beside.replace(path)
+
+
+def shorten_logs(folder: Path) -> None:
+    """Cuts the logs of the programs below, which write at a file's end wherever that is. Raises OSError."""
+    for log in (*folder.glob(f"*/{LOG}"), *folder.glob(f"*/*/{LOG}")):
+        with contextlib.suppress(FileNotFoundError), log.open("r+b") as file:  # its program has ended meanwhile
+            length = file.seek(0, os.SEEK_END)
+            if length > LOG_BYTES:
+                file.seek(length - LOG_KEPT_BYTES)
+                kept = file.read().partition(b"\n")[2]
+                file.seek(0)
+                file.write(kept)
+                file.truncate()
 
 
 def install_client(build: Path, library_dir: Path) -> Path:

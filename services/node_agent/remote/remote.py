@@ -69,6 +69,7 @@ class Remote:
             grant_of=grant_of,
             memory_mib=config.remote_server_mib,
             hidden=(str(Path(config.checkpoint_file).parent),),
+            host=host.root,
             environment=config.remote_server_environment,
         )
         self._clients = Clients(

@@ -50,24 +50,25 @@ class Serving:
     def __init__(
         self, folder: Path, *, build: Path, cgroups: Path, key: Callable[[], bytes], libcuda: Callable[[], str],
         enforced: Enforced, grant_of: Callable[[str], Grant | None], memory_mib: int, hidden: Sequence[str] = (),
-        environment: Mapping[str, str] = {},
+        host: Path = Path("/"), environment: Mapping[str, str] = {},
     ) -> None:  # fmt: skip
         """`folder` holds the folders of the servers, and nothing else. `key`: the installation's, see `slice_secret`.
 
         `libcuda`: the driver's library as this process sees it. `grant_of` returns the grant of a pod by its UID.
         `memory_mib`: the host memory of one server with its programs. `hidden`: folders that servers must not see.
+        `host`: where the host's files are; servers see the driver's alone.
         `environment`: of the servers, beside what their slices need.
         """
         self.folder, self._build, self._cgroups = folder, build, cgroups
         self._key, self._libcuda, self._enforced, self._grant_of = key, libcuda, enforced, grant_of
-        self._memory_mib, self._hidden, self._environment = memory_mib, hidden, dict(environment)
+        self._memory_mib, self._hidden, self._host, self._environment = memory_mib, hidden, host, dict(environment)
 
     async def serve(self, uid: str, grant_id: str, container: str, share: ContainerGrant, peer_node: str) -> str:
         """See RemoteServing.serve."""
+        if self.find(uid, grant_id, container, peer_node):
+            return ""
         name = slice_name(uid, grant_id, container)
         folder, cgroup = self.folder / name, self._cgroup(uid, name)
-        if cgroup.pids() and _accepts(folder / SOCKET):
-            return ""
         try:
             await cgroup.end(END_S)  # what is left of a start that failed
             cgroup.make()  # limits of the driver's are set for it
@@ -80,7 +81,7 @@ class Serving:
                 folder=folder,
                 cgroup=cgroup,
                 environment=self._environment | {"CUDA_VISIBLE_DEVICES": ",".join(gpu.uuid for gpu in share.gpus)},
-                is_up=lambda: _accepts(folder / SOCKET),
+                is_up=lambda: _listens(folder / SOCKET),
                 within_s=START_S,
             )
         except (OSError, ValueError) as error:
@@ -90,6 +91,27 @@ class Serving:
                 shutil.rmtree(folder, ignore_errors=True)
             return str(error) or type(error).__name__
         return ""
+
+    def find(self, uid: str, grant_id: str, container: str, peer_node: str) -> bool:
+        """See RemoteServing.find."""
+        name = slice_name(uid, grant_id, container)
+        folder = self.folder / name
+        if not (self._cgroup(uid, name).pids() and _listens(folder / SOCKET)):
+            return False
+        with contextlib.suppress(OSError, ValueError):  # it runs all the same; `renew_secrets` tries again
+            self._admit(folder, peer_node)
+        return True
+
+    def renew_secrets(self) -> list[str]:
+        """Gives all servers the secrets by the present key. Returns what could not be done."""
+        failed = []
+        for folder, _ in self._owners():
+            if (folder / SECRET).exists():  # else it is being ended, and lets no more clients in
+                try:
+                    programs.put(folder / SECRET, self._secret(folder))
+                except (OSError, ValueError) as error:
+                    failed.append(str(error))
+        return failed
 
     async def end(self, uid: str, grant_id: str, container: str) -> None:
         """See RemoteServing.end."""
@@ -111,9 +133,14 @@ class Serving:
     def _write(self, folder: Path, owner: Owner, peer_node: str) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         measured_files.store(folder / OWNER, owner)
-        (folder / PEER).write_text(f"{certificate_name(peer_node)}\n")
-        (folder / SECRET).touch(mode=0o600)
-        (folder / SECRET).write_text(f"{slice_secret(self._key(), folder.name)}\n")
+        self._admit(folder, peer_node)
+
+    def _admit(self, folder: Path, peer_node: str) -> None:
+        programs.put(folder / PEER, f"{certificate_name(peer_node)}\n")
+        programs.put(folder / SECRET, self._secret(folder))
+
+    def _secret(self, folder: Path) -> str:
+        return f"{slice_secret(self._key(), folder.name)}\n"
 
     def _command(self, edits: ContainerEdits) -> tuple[str, ...]:
         """The server with the slice's control block where a container has it, under the interposer if the strategy has
@@ -124,8 +151,9 @@ class Serving:
         if any(mount.container_path == CONTAINER_LIBRARY for mount in edits.mounts):
             # Not by /etc/ld.so.preload, which is the agent's own. The server does not change its environment.
             variables.append(f"LD_PRELOAD={CONTAINER_LIBRARY}")
-        server = ("env", *variables, str(self._build / programs.SERVER), SOCKET, self._libcuda())
-        return programs.mounted(edits.mounts, CONTAINER_DIR, server, self._hidden)
+        libcuda = self._libcuda()
+        server = ("env", *variables, str(self._build / programs.SERVER), SOCKET, libcuda)
+        return programs.mounted(edits.mounts, CONTAINER_DIR, server, self._hidden, self._host, libcuda)
 
     def _owners(self) -> list[tuple[Path, Owner]]:
         return measured_files.load_each(self.folder, OWNER, Owner)
@@ -140,11 +168,15 @@ def _is_of_the_interposer(mount: Mount) -> bool:
     )
 
 
-def _accepts(path: Path) -> bool:
-    """Whether a server listens there. The server sees a connection that ends before its first word."""
+def _listens(path: Path) -> bool:
+    """Whether a server listens there. The server sees a connection that ends before its first word. One whose queue is
+    full listens too: it is busy or stuck, what it has on the GPU is its programs', and no start would help."""
     with socket.socket(socket.AF_UNIX) as probe:
+        probe.setblocking(False)  # else the agent stands still for as long as the queue is full
         try:
             probe.connect(str(path))
+        except BlockingIOError:
+            return True
         except OSError:
             return False
     return True

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -63,6 +64,12 @@ class Nodes:
         build = native.BUILD / "enforcement"
         self.folder, self.pki, self.port = folder, Pki(folder / "pki"), free_port()
         self.registry = SliceRegistry(folder / "slices", Policy(), time.monotonic_ns)
+        # The host's files as in the agent's pod, with the driver among them.
+        self.libcuda = folder / "host" / "usr" / "lib" / "libcuda.so.1"
+        self.libcuda.parent.mkdir(parents=True)
+        shutil.copyfile(build / "libcuda.so.1", self.libcuda)
+        (folder / "host" / "proc").mkdir()
+        (folder / "host" / "proc" / "of-others").touch()
         library = install(build, folder / "lib", "build")
         tools = base.NodeTools(
             registry=self.registry, library=library, offer=lambda: base.Offer(ok=True), clock=time.monotonic_ns
@@ -73,11 +80,12 @@ class Nodes:
             build=build / "remote",
             cgroups=Path("/sys/fs/cgroup"),
             key=lambda: KEY,
-            libcuda=lambda: str(build / "libcuda.so.1"),
+            libcuda=lambda: str(self.libcuda),
             enforced=self._enforced,
             grant_of=lambda uid: Grant(grant_id=f"g-{uid}", term=1, priority=len(uid)),
             memory_mib=512,
             hidden=(str(folder / "pki"),),
+            host=folder / "host",
             environment={"KERF_FAKE_CUDA": str(folder / "world"), "KERF_REMOTE_UID": "0"},
         )
         self.clients = Clients(
@@ -203,6 +211,19 @@ def _sees_nothing(pid: int, folder: Path) -> None:
         assert (proc / "ns" / kind).readlink() != Path(f"/proc/self/ns/{kind}").readlink()
 
 
+async def test_of_the_hosts_files_a_server_sees_the_drivers_alone(nodes: Nodes) -> None:
+    """All servers have one user: by the host's /proc one could read and write the memory of another tenant's."""
+    assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
+    assert (await nodes.run(await nodes.connect(), "limit", "2048"))[:2] == (0, [32, OUT_OF_MEMORY])
+    assert _seen_of_the_host(nodes) == ["usr", "usr/lib", "usr/lib/libcuda.so.1"]
+    assert (nodes.folder / "host" / "proc" / "of-others").exists()
+
+
+def _seen_of_the_host(nodes: Nodes) -> list[str]:
+    host = Path(f"/proc/{max(nodes.processes(UID))}/root{nodes.folder}/host")
+    return sorted(str(path.relative_to(host)) for path in host.rglob("*"))
+
+
 async def test_a_servers_host_memory_and_tasks_are_limited(nodes: Nodes) -> None:
     assert await nodes.serving.serve(UID, "g", "main", share_of(64), "client") == ""
     assert _figure("memory", "memory.limit_in_bytes") == 512 * MIB
@@ -280,7 +301,7 @@ async def test_a_server_that_does_not_end_is_not_forgotten(nodes: Nodes, monkeyp
 
     with monkeypatch.context() as patch:
         patch.setattr(OwnCgroup, "end", stuck)
-        patch.setattr(serving, "_accepts", lambda _: False)
+        patch.setattr(serving, "_listens", lambda _: False)
         assert "do not end" in await nodes.serving.serve(UID, "g", "main", share_of(64), "client")
         assert nodes.serving.running() == {(UID, "main")}
         with pytest.raises(OSError, match="do not end"):
