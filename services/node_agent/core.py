@@ -41,6 +41,7 @@ SERVED_AFTER = (
     m.SyncReceived,
     m.InventorySeen,
     m.ServerStarted,
+    m.ServerFound,
     m.ServerEnded,
     m.Tick,
 )
@@ -115,7 +116,7 @@ class Agent:
                 return self._container_ended(event, now)
             case m.SyncReceived():
                 return self.syncs.apply(event.sync)
-            case m.ServerStarted() | m.ServerEnded() | m.ServerStillRuns():
+            case m.ServerStarted() | m.ServerFound() | m.ServerEnded() | m.ServerStillRuns():
                 return self.servers.handle(event, now)
             case m.SuspensionDone():
                 return self._suspension_done(event)

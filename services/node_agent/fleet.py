@@ -109,6 +109,10 @@ class Fleet:
                 case m.Serve():
                     machine.start(order.uid, order.container, order.grant_id, order.share)
                     out += agent.handle(m.ServerStarted(order.uid, order.container, order.grant_id), now)
+                case m.FindServer():  # of the process before, with which its machine has ended
+                    found = m.ServerFound(order.uid, order.container, order.grant_id, runs=False)
+                    following = agent.handle(found, now)
+                    out += following + Fleet._serve(agent, machine, following, now)
                 case m.EndServer():
                     machine.stop(order.uid, order.container, now)
         return out

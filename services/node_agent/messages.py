@@ -151,6 +151,15 @@ class ServerStarted(Input, frozen=True):
     reason: str = ""
 
 
+class ServerFound(Input, frozen=True):
+    """The answer to `FindServer`. Not `runs`: nothing listens for its container."""
+
+    uid: str
+    container: str
+    grant_id: str
+    runs: bool
+
+
 class ServerEnded(Input, frozen=True):
     """Nothing of a server runs any more: the answer to `EndServer`; or it ended by itself, and how."""
 
@@ -236,6 +245,16 @@ class Serve(Command, frozen=True):
     container: str
     grant_id: str
     share: ContainerGrant
+    peer: str
+    """The container's node."""
+
+
+class FindServer(Command, frozen=True):
+    """See whether a server runs that an earlier agent has started, and pass in `ServerFound`. Nothing is started."""
+
+    uid: str
+    container: str
+    grant_id: str
     peer: str
     """The container's node."""
 

@@ -20,7 +20,7 @@ from services.node_agent.grant_wait import GrantWait
 from services.node_agent.mig.instances import MigInstances
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from services.node_agent.publisher import Publisher
-from services.node_agent.remote.remote import remote_of
+from services.node_agent.remote.remote import Remote
 from services.node_agent.remote_port import RemoteServing
 from services.node_agent.server_service import ServerRunner, client_containers
 from services.node_agent.slice_resizer import carry_out
@@ -74,7 +74,7 @@ class NodeRuntime:
         self._remote = (
             None
             if self.strategies is None
-            else remote_of(
+            else Remote(
                 ctx,
                 config,
                 libcuda=self.strategies.libcuda,
@@ -202,7 +202,7 @@ class NodeRuntime:
             case m.SuspendSlices():
                 # The driver may take seconds, and other requests go on. A repeated one is answered when both are done.
                 self._ctx.spawn(self._suspend(order, incoming), name="suspend")
-            case m.Serve() | m.EndServer() | m.ClientEnded():
+            case m.Serve() | m.FindServer() | m.EndServer() | m.ClientEnded():
                 self.servers.carry_out(order)
             case m.ResizeSlices() | m.HoldPods():
                 change = self._hold(order, incoming) if isinstance(order, m.HoldPods) else self._resize(order, incoming)

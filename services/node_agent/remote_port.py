@@ -14,7 +14,10 @@ from shared.model.network import RemoteAbility
 
 
 class RemoteServing(Protocol):
-    """Servers and clients of one node. The agent calls nothing twice at the same time for one container."""
+    """Servers and clients of one node. The agent calls nothing twice at the same time for one container.
+
+    It is there also where the node neither serves nor uses GPUs over the network: what runs from before is ended by it.
+    """
 
     def ability(self) -> RemoteAbility:
         """What this node offers now: where it serves, whether its containers may be clients, what was measured.
@@ -30,6 +33,10 @@ class RemoteServing(Protocol):
         the ordinary slice of this node inside which the server runs. If a server of this container and grant runs
         already, nothing is started. After a failure nothing of it runs.
         """
+
+    def find(self, uid: str, grant_id: str, container: str, peer_node: str) -> bool:
+        """Whether the server of this container and grant runs and listens; nothing is started or ended. What lets its
+        client in is as for a new one."""
 
     async def end(self, uid: str, grant_id: str, container: str) -> None:
         """Ends the server, and returns when nothing of it runs: no process of it is on the GPU.

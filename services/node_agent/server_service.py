@@ -23,8 +23,8 @@ class ServerRunner:
     def __init__(
         self, ctx: Context, agent: Agent, port: RemoteServing | None, tell: Callable[[m.Input], Awaitable[object]]
     ) -> None:
-        """`port` None: this agent neither serves GPUs nor uses those of other nodes. `tell` passes an input to the
-        core."""
+        """`port` None: this agent hands nothing over, so it can neither start nor end a server, nor see one. `tell`
+        passes an input to the core."""
         self._ctx, self._agent, self._port, self._tell = ctx, agent, port, tell
         self._locks: WeakValueDictionary[Key, asyncio.Lock] = WeakValueDictionary()
         """By container, for as long as anything is done about it."""
@@ -45,7 +45,7 @@ class ServerRunner:
             raise OSError(f"servers for other nodes run without a lease, and do not end: {sorted(left)}")
         self._ctx.spawn(self._watch(self._port), name="servers")
 
-    def carry_out(self, order: m.Serve | m.EndServer | m.ClientEnded) -> None:
+    def carry_out(self, order: m.Serve | m.FindServer | m.EndServer | m.ClientEnded) -> None:
         """In a task of its own: a server may take seconds, and other requests wait meanwhile."""
         self._ctx.spawn(self._carry_out(order), name="server")
 
@@ -57,12 +57,14 @@ class ServerRunner:
             order.uid, order.grant_id, order.container, order.share, order.remote.address
         )
 
-    async def _carry_out(self, order: m.Serve | m.EndServer | m.ClientEnded) -> None:
+    async def _carry_out(self, order: m.Serve | m.FindServer | m.EndServer | m.ClientEnded) -> None:
         key = (order.uid, order.container)
         async with self._locks.setdefault(key, asyncio.Lock()):
             match order:
                 case m.Serve():
                     await self._tell(m.ServerStarted(*key, order.grant_id, await self._serve(order)))
+                case m.FindServer():
+                    await self._tell(m.ServerFound(*key, order.grant_id, self._find(order)))
                 case m.EndServer():
                     await self._tell(await self._end(order))
                 case m.ClientEnded() if self._port is not None:
@@ -84,15 +86,26 @@ class ServerRunner:
         self._ctx.log.info("server_not_started" if why else "server_started", pod=order.uid, peer=order.peer, why=why)
         return why
 
+    def _find(self, order: m.FindServer) -> bool:
+        """Whether it runs; also where that cannot be seen: then its GPU stays taken."""
+        if self._port is None:
+            return True
+        runs = self._port.find(order.uid, order.grant_id, order.container, order.peer)
+        if runs:
+            self._up[order.uid, order.container] = order.grant_id
+        self._ctx.log.info("server_found" if runs else "server_not_found", pod=order.uid, peer=order.peer)
+        return runs
+
     async def _end(self, order: m.EndServer) -> m.Input:
         key = (order.uid, order.container)
         self._up.pop(key, None)
-        if self._port is not None:
-            try:
-                await self._port.end(order.uid, order.grant_id, order.container)
-            except OSError as error:
-                self._ctx.log.error("server_not_ended", pod=order.uid, container=order.container, error=str(error))
-                return m.ServerStillRuns(*key, order.grant_id)
+        try:
+            if self._port is None:
+                raise OSError("this agent hands nothing over, and cannot see what runs")
+            await self._port.end(order.uid, order.grant_id, order.container)
+        except OSError as error:
+            self._ctx.log.error("server_not_ended", pod=order.uid, container=order.container, error=str(error))
+            return m.ServerStillRuns(*key, order.grant_id)
         self._ctx.log.info("server_ended", pod=order.uid, container=order.container)
         return m.ServerEnded(*key, order.grant_id)
 

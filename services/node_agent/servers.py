@@ -1,6 +1,7 @@
 """The servers that this node runs for containers of other nodes (strategy `remote`). Pure.
 
 A serving grant whose pod is bound makes a lease by itself, through the same device gate as a container of this node.
+What may start is asked at a start alone: a server that an earlier agent started is looked for first, and stays.
 Its server is started again if it ends by itself. The lease ends, and with it the grant, only when the server has been
 seen to end after a release was ordered, when the GPU is gone, or when the node has rebooted.
 """
@@ -30,7 +31,9 @@ Release = Callable[[str, str, str, float], list[m.Command]]
 
 class _Server(msgspec.Struct):
     state: str = ""
-    """starting, up, ending; empty: to be started."""
+    """looking, starting, up, ending; empty: to be started."""
+    is_known: bool = False
+    """Whether this process has started it, or has looked for it."""
     again_at: float = 0.0
     failing_since: float = -1.0
     """Since when it could not be started; negative: it could."""
@@ -46,7 +49,9 @@ class Servers:
         self._servers: dict[Key, _Server] = {}
         """By container, of servers that this process has ordered."""
 
-    def handle(self, event: m.ServerStarted | m.ServerEnded | m.ServerStillRuns, now: float) -> list[m.Command]:
+    def handle(
+        self, event: m.ServerStarted | m.ServerFound | m.ServerEnded | m.ServerStillRuns, now: float
+    ) -> list[m.Command]:
         """What became of a server."""
         known = self._store.get(event.grant_id)
         server = self._servers.get((event.uid, event.container))
@@ -55,6 +60,8 @@ class Servers:
         match event:
             case m.ServerStarted():
                 return self._started(known, server, event, now)
+            case m.ServerFound():
+                return self._found(server, event)
             case m.ServerEnded():
                 return self._ended(known, server, event, now)
         if server.state == "ending":  # its GPU stays taken, and the order is repeated
@@ -80,8 +87,12 @@ class Servers:
             return self._end(known, container, server, now) if lease is not None else []
         if self._gpu_is_gone(known, container):
             return self._give_back(known, container, server, now, "its GPU is no longer on its node")
-        if server.state in ("starting", "up") or now < server.again_at:
+        if server.state in ("looking", "starting", "up") or now < server.again_at:
             return []
+        after = Lease(uid=known.grant.uid, container=container, grant_id=known.grant_id, boot_id=self._gpus.boot_id)
+        if lease == after and not server.is_known:  # of an earlier agent, and its server may run
+            server.state = "looking"
+            return [m.FindServer(known.grant.uid, container, known.grant_id, known.peer)]
         asked = m.StartRequested(known.grant.uid, container)
         why = start_checks.refusal(
             asked, known, self._store, self._gpus.inventory, self._gpus.by_uuid, self._node, serving=True
@@ -89,9 +100,8 @@ class Servers:
         if why is not None:
             return self._failed(known, container, server, now, why)
         share = known.grant.grant.containers[container]
-        server.state = "starting"
+        server.state, server.is_known = "starting", True
         serve = m.Serve(known.grant.uid, container, known.grant_id, share, known.peer)
-        after = Lease(uid=known.grant.uid, container=container, grant_id=known.grant_id, boot_id=self._gpus.boot_id)
         if lease == after:
             return [serve]
         self._store.add_lease(after)
@@ -105,6 +115,12 @@ class Servers:
             server.state = ""
             return self._failed(known, event.container, server, now, ("server-not-started", event.reason))
         server.state, server.failing_since, server.refusal = "up", -1.0, ""
+        return []
+
+    @staticmethod
+    def _found(server: _Server, event: m.ServerFound) -> list[m.Command]:
+        if server.state == "looking":
+            server.state, server.is_known = "up" if event.runs else "", True
         return []
 
     def _ended(self, known: KnownGrant, server: _Server, event: m.ServerEnded, now: float) -> list[m.Command]:

@@ -65,7 +65,7 @@ class SimNode:
         self.slices = Slices(self, simulation.turns.park_mib())
         self._servers: set[tuple[str, str]] = set()
         """Of these: servers for containers of other nodes."""
-        self._orders: dict[tuple[str, str], list[a.Serve | a.EndServer]] = {}
+        self._orders: dict[tuple[str, str], list[a.Serve | a.FindServer | a.EndServer]] = {}
         self.changes = 0
         """Counts changes of `running`, and restarts of the agent."""
         self._seen: dict[str, tuple[str, str, str]] = {}
@@ -282,7 +282,7 @@ class SimNode:
                         return []
                 case a.Answer():
                     self._answer(command.body, leader)
-                case a.Serve() | a.EndServer():
+                case a.Serve() | a.FindServer() | a.EndServer():
                     self._order_server(command)
                 case a.ResizeSlices():
                     self._resize(command, leader)
@@ -356,18 +356,18 @@ class SimNode:
 
     # --- servers for other nodes --------------------------------------------------------------------------------
 
-    def _order_server(self, order: a.Serve | a.EndServer) -> None:
+    def _order_server(self, order: a.Serve | a.FindServer | a.EndServer) -> None:
         """Carried out one after the other for each container, each after a while."""
         orders = self._orders.setdefault((order.uid, order.container), [])
         orders.append(order)
         if len(orders) == 1:
             self._later(order)
 
-    def _later(self, order: a.Serve | a.EndServer) -> None:
+    def _later(self, order: a.Serve | a.FindServer | a.EndServer) -> None:
         delay_s = 0.1 if self.simulation.network.calm else self.simulation.remote_rng.uniform(0.0, 3.0)
         self.simulation.clock.after(delay_s, lambda: self._carry_out(order))
 
-    def _carry_out(self, order: a.Serve | a.EndServer) -> None:
+    def _carry_out(self, order: a.Serve | a.FindServer | a.EndServer) -> None:
         key = (order.uid, order.container)
         if not any(order is waiting for waiting in self._orders.get(key, ())):
             return  # the agent that gave it is gone
@@ -377,6 +377,8 @@ class SimNode:
             self.running[key] = (order.grant_id, order.share)
             self._servers.add(key)
             said = a.ServerStarted(*key, order.grant_id)
+        elif isinstance(order, a.FindServer):
+            said = a.ServerFound(*key, order.grant_id, key in self._servers)
         else:
             self.simulation.clock.tell(f"{self.name} ends the server of {order.grant_id}")
             self.running.pop(key, None)

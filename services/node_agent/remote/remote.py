@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
 from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
@@ -27,8 +32,12 @@ from shared.model.network import NetworkLink, RemoteAbility
 from shared.service import Context
 
 FOLDER, SERVING, CLIENTS, PROXY = "remote", "serving", "clients", "proxy"
+LEAVING = "leaving"
 KEEP_S = 2.0
-START_S, END_S = 10.0, 10.0
+START_S, END_S, LOOK_S = 10.0, 10.0, 0.02
+LISTENS_NO_MORE = b"leaving\n"
+"""What a proxy says that has been told to end (native/remote/proxy.c)."""
+OFF = "this node neither serves GPUs to other nodes nor uses theirs"
 PROBE_ROUNDS, PROBE_MIB, PROBE_S = 21, 4, 20.0
 """A probe: so many round trips, so much data, and at most so long."""
 
@@ -82,9 +91,13 @@ class Remote:
             prefix=self._in_host_network,
         )
         self._proxy = OwnCgroup(self._cgroups, f"{CGROUP}/{PROXY}")
+        self._leaving = OwnCgroup(self._cgroups, f"{CGROUP}/{LEAVING}")
+        """Earlier proxies, which take no new connections and end with their last one."""
         self._network = Network()
+        self._peers: tuple[RemotePeer, ...] = ()
         self._trouble = "it has not begun yet"
-        self._is_served = False
+        self._is_served = self._was_on = False
+        self._proxy_digest = ""
 
     # --- RemoteServing --------------------------------------------------------------------------------------------
 
@@ -93,7 +106,7 @@ class Remote:
         if self._trouble:
             return RemoteAbility()
         return RemoteAbility(
-            address=self._config.remote_address if self._is_served else "",
+            address=self._config.remote_address if self._is_served and self._config.serves_gpus else "",
             client=self._config.uses_remote_gpus,
             network=self._network.told,
         )
@@ -101,6 +114,10 @@ class Remote:
     async def serve(self, uid: str, grant_id: str, container: str, share: ContainerGrant, peer_node: str) -> str:
         """See RemoteServing.serve."""
         return await self._serving.serve(uid, grant_id, container, share, peer_node)
+
+    def find(self, uid: str, grant_id: str, container: str, peer_node: str) -> bool:
+        """See RemoteServing.find."""
+        return self._serving.find(uid, grant_id, container, peer_node)
 
     async def end(self, uid: str, grant_id: str, container: str) -> None:
         """See RemoteServing.end."""
@@ -138,22 +155,50 @@ class Remote:
                 await self._say()
 
     async def _look(self) -> None:
-        """Finds out what this node can do, and starts the proxies that do not run."""
-        self._trouble = await self._identity.obtain()
-        if not self._trouble:
+        """Finds out what this node can do, starts the proxies that do not run, and ends those that nothing needs."""
+        serves = self._config.serves_gpus or bool(self._serving.running())
+        is_on = serves or self._config.uses_remote_gpus or self._clients.any()
+        self._trouble = await self._identity.obtain() if is_on else OFF
+        if not serves:
+            self._is_served = False
+            await self._tidy(self._end_proxies)
+        elif not self._trouble and self._config.serves_gpus:
             try:
                 await self._serve_proxy()
             except (OSError, ValueError) as error:
                 self._trouble = str(error)
-            for why in await self._clients.keep(self._containers()):
-                self._ctx.log.warning("way_to_gpu_not_restored", why=why)
-        detail = self._trouble and f"no GPUs over the network: {self._trouble}"
-        self._ctx.health.set("remote", ok=True, detail=detail)
+        failed = [] if self._trouble else self._serving.renew_secrets()
+        if not self._trouble or not is_on:
+            failed += await self._clients.keep(self._containers())
+        for why in failed:
+            self._ctx.log.warning("way_to_gpu_not_restored", why=why)
+        await self._tidy(self._shorten_logs)
+        if is_on or self._was_on:
+            detail = f"no GPUs over the network: {self._trouble}" if is_on and self._trouble else ""
+            self._ctx.health.set("remote", ok=True, detail=detail)
+        self._was_on = is_on
+
+    async def _tidy(self, work: Callable[[], Awaitable[None]]) -> None:
+        """What must not keep the node from serving."""
+        try:
+            await work()
+        except OSError as error:
+            self._ctx.log.warning("remote_not_tidied", why=str(error))
+
+    async def _shorten_logs(self) -> None:
+        await asyncio.to_thread(programs.shorten_logs, self._folder)
+
+    async def _end_proxies(self) -> None:
+        """Raises OSError if they stay."""
+        folder = self._folder / PROXY
+        if folder.exists():  # else this node has had none
+            for proxy in (self._proxy, self._leaving):
+                await proxy.end(END_S)
+            shutil.rmtree(folder)
 
     async def _serve_proxy(self) -> None:
-        """Starts the proxy before this node's servers, unless it runs with these settings. Raises OSError."""
-        if not self._config.serves_gpus:
-            return
+        """Starts the proxy before this node's servers, unless that of this image runs with these settings. Raises
+        OSError."""
         if not self._config.remote_address:
             raise ProgramError("the setting remote_address is empty: where do other nodes reach this one?")
         self._serving.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -163,13 +208,13 @@ class Remote:
             *self._in_host_network, str(self._build / programs.PROXY), "serve", self._config.remote_address,
             str(self._serving.folder), *self._certificates.arguments,
         )  # fmt: skip
-        wanted, log = "\0".join(command), folder / programs.LOG
+        wanted, log = "\0".join((*command, self._digest())), folder / programs.LOG
         kept = folder / "command"
         if self._proxy.pids() and kept.exists() and kept.read_text() == wanted:
             self._is_served = True
             return
         self._is_served = False
-        await self._proxy.end(END_S)
+        await self._retire(folder)
         log.unlink(missing_ok=True)
         await programs.start(
             command,
@@ -181,28 +226,64 @@ class Remote:
         kept.write_text(wanted)
         self._is_served = True
 
+    def _digest(self) -> str:
+        """Of the proxy of this agent's image, which is another one after an upgrade. Raises OSError."""
+        if not self._proxy_digest:
+            self._proxy_digest = hashlib.sha256((self._build / programs.PROXY).read_bytes()).hexdigest()
+        return self._proxy_digest
+
+    async def _retire(self, folder: Path) -> None:
+        """Has the proxy that runs take no more connections, so that its port is free; those that it has go on. One that
+        does not understand that ends. Raises OSError if it stays."""
+        pids = [pid for pid in self._proxy.pids() if self._leaving.take(pid)]
+        log, leaving = folder / programs.LOG, folder / LEAVING / programs.LOG
+        leaving.unlink(missing_ok=True)
+        if pids and log.exists():
+            leaving.parent.mkdir(exist_ok=True)
+            log.replace(leaving)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+        deadline = asyncio.get_running_loop().time() + END_S
+        while self._leaving.pids() & set(pids) and LISTENS_NO_MORE not in _read(leaving):
+            if asyncio.get_running_loop().time() > deadline:
+                await self._leaving.end(END_S)
+            await asyncio.sleep(LOOK_S)
+        await self._proxy.end(END_S)
+
     async def _measure(self) -> None:
-        """Measures one node after the other, so that the traffic is bounded whatever the number of nodes."""
         while True:
-            peers = await self._peers()
-            changed = self._network.keep_only([peer.node for peer in peers])
-            for peer in peers:
-                try:
-                    changed |= self._network.measured(peer.node, await self._probe(peer))
-                except (OSError, ValueError) as error:
-                    self._ctx.log.info("network_not_measured", node=peer.node, why=str(error))
-            if changed:  # once a round: each change is an inventory, which placement reads
+            if await self._measure_all():  # once a round: each change is an inventory, which placement reads
                 await self._say()
             await asyncio.sleep(self._config.remote_probe_s)
 
-    async def _peers(self) -> tuple[RemotePeer, ...]:
-        """The nodes that placement wants measured; none while it does not answer."""
+    async def _measure_all(self) -> bool:
+        """Measures one node after the other, so that the traffic is bounded whatever the number of nodes. Whether what
+        is told has changed."""
+        peers = await self._ask_for_peers()
+        changed = False
+        if peers is not None:
+            self._peers = peers
+            changed = self._network.keep_only([peer.node for peer in peers])
+        for peer in self._peers:
+            try:
+                changed |= self._network.measured(peer.node, await self._probe(peer))
+            except (OSError, ValueError) as error:
+                self._ctx.log.info("network_not_measured", node=peer.node, why=str(error))
+        return changed
+
+    async def _ask_for_peers(self) -> tuple[RemotePeer, ...] | None:
+        """The nodes that placement wants measured; None where it does not answer, or does not know yet."""
         try:
             asked = encode(RemotePeersQuery(node=self._config.node))
-            return decode(await self._ctx.bus.request(REMOTE_PEERS.subject, asked), RemotePeersAnswer).peers
+            told = decode(await self._ctx.bus.request(REMOTE_PEERS.subject, asked), RemotePeersAnswer)
         except (BusError, ContractError) as error:
             self._ctx.log.info("peers_unknown", why=str(error))
-            return ()
+            return None
+        if told.error:
+            self._ctx.log.info("peers_unknown", why=told.error)
+            return None
+        return told.peers
 
     async def _probe(self, peer: RemotePeer) -> NetworkLink:
         """Raises ProgramError, and ValueError on figures that no network has."""
@@ -225,12 +306,8 @@ class Remote:
         return NetworkLink(rtt_us=max(1, round(measured.rtt_us)), mib_s=max(1, round(measured.mib_s)))
 
 
-def remote_of(
-    ctx: Context, config: Config, *, libcuda: Callable[[], str], enforced: Enforced,
-    grant_of: Callable[[str], Grant | None], clients: Callable[[], Collection[tuple[str, str]]],
-    say: Callable[[], Awaitable[object]],
-) -> Remote | None:  # fmt: skip
-    """None where the operator has not turned GPUs over the network on."""
-    if not (config.serves_gpus or config.uses_remote_gpus):
-        return None
-    return Remote(ctx, config, libcuda=libcuda, enforced=enforced, grant_of=grant_of, clients=clients, say=say)
+def _read(log: Path) -> bytes:
+    try:
+        return log.read_bytes()
+    except OSError:
+        return b""

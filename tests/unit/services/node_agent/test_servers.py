@@ -57,6 +57,10 @@ def core(*inputs: m.Input) -> Agent:
     return agent(able(), *inputs)
 
 
+def refusals(orders: list[m.Command]) -> list[str]:
+    return [order.code for order in orders if isinstance(order, m.RefuseStart)]
+
+
 def up(name: str = "r") -> m.ServerStarted:
     return m.ServerStarted(f"u-{name}", "main", f"g-{name}")
 
@@ -69,7 +73,15 @@ def kinds(orders: list[m.Command], *kinds_: type[m.Command]) -> list[str]:
     return [type(order).__name__ for order in orders if isinstance(order, kinds_)]
 
 
-SERVER = (m.Serve, m.EndServer)
+SERVER = (m.Serve, m.FindServer, m.EndServer)
+
+
+def found(*, runs: bool) -> m.ServerFound:
+    return m.ServerFound("u-r", "main", "g-r", runs=runs)
+
+
+def restarted(made: Agent) -> Agent:
+    return Agent(NODE, read(write(made.checkpoint()), NODE))
 
 
 # --- the node of the GPU ----------------------------------------------------------------------------------------
@@ -187,14 +199,45 @@ def test_a_gpu_that_is_gone_ends_its_server() -> None:
 
 
 def test_a_restarted_agent_takes_its_servers_over() -> None:
-    made = core(remote(), up())
-    after = Agent(NODE, read(write(made.checkpoint()), NODE))
+    after = restarted(core(remote(), up()))
     assert after.occupied() == {"G0": (500, 0)}
-    assert kinds(after.handle(m.Tick(), 0), *SERVER) == ["Serve"]  # a running one stays
-    leaving = core(remote(), up(), release("r"))
-    after = Agent(NODE, read(write(leaving.checkpoint()), NODE))
+    assert kinds(after.handle(m.Tick(), 0), *SERVER) == ["FindServer"]
+    assert kinds(after.handle(found(runs=True), 1), *SERVER) == []
+    assert kinds(after.handle(m.Tick(), 100), *SERVER) == []
+    after.handle(down(by_itself="killed"), 101)
+    assert kinds(after.handle(m.Tick(), 101 + AGAIN_S), *SERVER) == ["Serve"]
+    after = restarted(core(remote(), up(), release("r")))
     assert kinds(after.handle(m.Tick(), 0), *SERVER) == ["EndServer"]
     assert released(after.handle(down(), 1)) == ["g-r"]
+
+
+def test_a_restarted_agent_starts_what_does_not_run() -> None:
+    after = restarted(core(remote(), up()))
+    after.handle(m.Tick(), 0)
+    assert kinds(after.handle(found(runs=False), 1), *SERVER) == ["Serve"]
+
+
+@pytest.mark.parametrize(
+    "now_seen",
+    [m.InventorySeen(inventory("boot-1", ("G0",)).inventory), m.InventorySeen(inventory("boot-1", ()).inventory)],
+    ids=["it serves nothing new", "no GPU is reported"],
+)
+def test_a_server_that_runs_stays_although_it_could_not_start_now(now_seen: m.InventorySeen) -> None:
+    """As after an upgrade whose interposer has not passed the canary yet: containers here run on too."""
+    after = restarted(core(remote(), up()))
+    orders = after.handle(now_seen, 0) + after.handle(found(runs=True), 1)
+    for second in range(2, round(2 * GIVE_UP_S)):
+        orders += after.handle(m.Tick(), second)
+    assert (kinds(orders, *SERVER), refusals(orders), released(orders)) == (["FindServer"], [], [])
+    assert after.occupied() == {"G0": (500, 0)}
+
+
+def test_a_server_that_is_looked_for_and_released_is_ended() -> None:
+    after = restarted(core(remote(), up()))
+    after.handle(m.Tick(), 0)
+    assert kinds(after.handle(release("r"), 1), *SERVER) == ["EndServer"]
+    assert kinds(after.handle(found(runs=True), 2), *SERVER) == []
+    assert released(after.handle(down(), 3)) == ["g-r"]
 
 
 def test_a_new_leader_learns_what_serves_and_an_unknown_grant_starts_nothing() -> None:
