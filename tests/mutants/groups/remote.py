@@ -8,6 +8,8 @@ _TWO_NODES = "tests/unit/services/placement/protocol/test_remote.py::"
 _PLACES = "tests/unit/services/placement/engine/test_remote.py::"
 _AGENT = "tests/unit/services/node_agent/test_servers.py::"
 _ENDS = "tests/contract/remote/test_ends.py::"
+_UNIT = "tests/unit/services/node_agent/remote/"
+_UPGRADE = "tests/contract/remote/test_proxy_upgrade.py::"
 _BOOK = "tests/unit/shared/book/test_book_remote.py::"
 _RELEASES = "services/placement/protocol/releases.py"
 _NODES = "services/placement/protocol/nodes.py"
@@ -15,6 +17,114 @@ _SERVERS = "services/node_agent/servers.py"
 _REMOTE = "services/placement/engine/remote.py"
 
 MUTANTS = [
+    Mutant(
+        name="restart-gives-running-servers-back",
+        what="an agent that starts again asks the start checks for a server that runs, and ends it where they refuse",
+        file=_SERVERS,
+        old="        if lease == after and not server.is_known:  #",
+        new="        if False:  #",
+        tests=(_AGENT + "test_a_server_that_runs_stays_although_it_could_not_start_now",),
+    ),
+    Mutant(
+        name="ended-without-a-look",
+        what="an agent that cannot see servers says that one has ended, and its GPU is given a second time",
+        file="services/node_agent/server_service.py",
+        old="            if self._port is None:\n                raise OSError(",
+        new="            if self._port is None:\n                return m.ServerEnded(*key, order.grant_id)\n"
+        "                raise OSError(",
+        tests=(
+            "tests/unit/services/node_agent/test_server_service.py::"
+            "test_an_agent_that_cannot_see_servers_says_of_none_that_it_has_ended",
+        ),
+    ),
+    Mutant(
+        name="stuck-server-does-not-listen",
+        what="a server whose queue is full is taken for one that is not there, and is ended",
+        file="services/node_agent/remote/serving.py",
+        old="        except BlockingIOError:\n            return True\n",
+        new="        except BlockingIOError:\n            return False\n",
+        tests=(_UNIT + "test_serving.py::test_a_server_whose_queue_is_full_listens",),
+    ),
+    Mutant(
+        name="server-keeps-an-earlier-secret",
+        what="after a change of the key no container gets to a server that runs any more",
+        file="services/node_agent/remote/serving.py",
+        old="tries again\n            self._admit(folder, peer_node)\n",
+        new="tries again\n            pass\n",
+        tests=(_UNIT + "test_serving.py::test_a_server_that_is_found_lets_its_client_in_by_the_present_key",),
+    ),
+    Mutant(
+        name="secret-comes-back-at-the-end",
+        what="the secret of a server that is being ended is written again, and new clients come in",
+        file="services/node_agent/remote/serving.py",
+        old="            if (folder / SECRET).exists():  #",
+        new="            if True:  #",
+        tests=(_UNIT + "test_serving.py::test_another_key_reaches_all_servers_but_those_that_are_being_ended",),
+    ),
+    Mutant(
+        name="unanswered-question-deletes-links",
+        what="what an agent has measured is deleted when a leader says that it does not know yet",
+        file="services/node_agent/remote/remote.py",
+        old="        if told.error:\n",
+        new="        if False:\n",
+        tests=(_UNIT + "test_remote.py::test_what_was_measured_stays_while_placement_names_no_nodes",),
+    ),
+    Mutant(
+        name="unheard-nodes-are-not-measured",
+        what="a new leader has agents delete what they have measured of nodes that it has not heard of yet",
+        file="services/placement/engine/links.py",
+        old='and node.agent_trouble in ("", UNANSWERED)',
+        new="and not node.agent_trouble",
+        tests=(
+            "tests/unit/services/placement/queries/test_remote_peers.py::"
+            "test_nodes_that_another_leader_has_not_heard_of_yet_are_measured_on",
+        ),
+    ),
+    Mutant(
+        name="proxy-outlives-its-image",
+        what="the proxy of an earlier image goes on to take connections after an upgrade",
+        file="services/node_agent/remote/remote.py",
+        old="(*command, self._digest())",
+        new="command",
+        tests=(_UPGRADE + "test_an_agent_of_another_image_replaces_the_proxy_and_its_connections_go_on",),
+    ),
+    Mutant(
+        name="replaced-proxy-cuts-its-connections",
+        what="the programs of all containers lose their GPU when an upgrade replaces the proxy",
+        file="native/remote/proxy.c",
+        old="    while (atomic_load(&connections)) usleep(100000);\n",
+        new="",
+        tests=(
+            "tests/remote/test_proxy.py::test_a_proxy_that_is_told_to_end_carries_on_what_it_has_and_takes_nothing_new",
+        ),
+    ),
+    Mutant(
+        name="node-that-serves-no-more-has-a-proxy",
+        what="the proxy of a node that serves no more is not ended",
+        file="services/node_agent/remote/remote.py",
+        old="            await self._tidy(self._end_proxies)\n",
+        new="",
+        tests=(
+            _UPGRADE + "test_a_node_that_serves_no_more_has_no_proxy",
+            _UNIT + "test_remote.py::test_a_node_that_serves_no_more_keeps_its_proxy_until_its_last_server_has_ended",
+        ),
+    ),
+    Mutant(
+        name="server-sees-the-hosts-files",
+        what="a server that is taken over reads the memory of another tenant's by the host's /proc",
+        file="services/node_agent/remote/programs.py",
+        old="*_host_files(host, library), str(len(inside))",
+        new='"", "", str(len(inside))',
+        tests=(_ENDS + "test_of_the_hosts_files_a_server_sees_the_drivers_alone",),
+    ),
+    Mutant(
+        name="logs-grow-for-ever",
+        what="the log of a proxy or a server fills /run",
+        file="services/node_agent/remote/programs.py",
+        old="            if length > LOG_BYTES:\n",
+        new="            if False:\n",
+        tests=(_UNIT + "test_programs.py::test_a_log_that_grows_for_long_is_cut_to_its_last_lines",),
+    ),
     Mutant(
         name="driver-upgrade-waits-for-served-pods",
         what="a driver upgrade evicts what runs on the node and not what uses its GPUs from other nodes",
