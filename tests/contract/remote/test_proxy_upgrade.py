@@ -45,12 +45,12 @@ class Node:
         (files / "grants.key").write_text("k" * 48)
 
     def agent(self, image: str, *, serves: bool = True) -> Remote:
-        """A new agent with the proxy of this image."""
-        programs = self._folder / image
-        if not programs.exists():
-            shutil.copytree(native.built("enforcement") / "remote", programs)
-            with (programs / "proxy").open("ab") as file:
-                file.write(image.encode())  # the loader does not read what is behind the sections
+        """A new agent with the proxy of this image, by the path that it has in each."""
+        programs = self._folder / "programs"
+        shutil.rmtree(programs, ignore_errors=True)
+        shutil.copytree(native.built("enforcement") / "remote", programs)
+        with (programs / "proxy").open("ab") as file:
+            file.write(image.encode())  # the loader does not read what is behind the sections
         config = Config(
             node="gpu", run_dir=str(self._folder / "run"), cgroup_dir=str(ROOT), remote_dir=str(programs),
             remote_files=str(self._folder / "files"), checkpoint_file=str(self._folder / "state" / "checkpoint"),
