@@ -101,10 +101,12 @@ async def site(nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pyte
     build = native.built("enforcement")
     native.built("programs")
     become(host, NVML)
-    monkeypatch.setenv("KERF_FAKE_CUDA", str(host / "world"))
     prove(host, build)
     pki, port = Pki(host / "pki"), free_port()
     async with contextlib.AsyncExitStack() as stack:
+        # Outside of what the agent has as the host's files: of these a server sees the driver's alone.
+        world = str(Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerf-"))) / "world")
+        monkeypatch.setenv("KERF_FAKE_CUDA", world)
         other = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="kerf-")))
         (other / "boot_id").write_text("boot-2\n")
         for node, folder in (("n1", host), ("n2", other)):
@@ -125,7 +127,7 @@ async def site(nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pyte
             "remote_dir": str(build / "remote"),
             "cgroup_dir": "/sys/fs/cgroup",
             "poll_s": 0.1,
-            "remote_server_environment": {"KERF_FAKE_CUDA": str(host / "world"), "KERF_REMOTE_UID": "0"},
+            "remote_server_environment": {"KERF_FAKE_CUDA": world, "KERF_REMOTE_UID": "0"},
             "enforce": "proven",
         }
         address = f"127.0.0.1:{port}"
