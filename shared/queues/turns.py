@@ -138,11 +138,16 @@ class TurnPolicy:
     def watchdog_loads(self) -> dict[tuple[str, str], WatchdogLoad]:
         """Returns by node and uuid the GPUs that jobs with watchdogs have or had."""
         found: dict[tuple[str, str], WatchdogLoad] = {}
+        bounds: dict[str, float] = {}
         for held in self._book.grants.values():
             state = self._book.pods.get(held.uid)
-            if state is None or not self.takes_turns(state):
+            if state is None:
                 continue
-            bound_s = self.watchdog_s(state)
+            gang = self._gangs.of(state.uid)
+            key = state.uid if gang is None else gang.key
+            if key not in bounds:  # a gang is asked once, and not once for each of its pods
+                bounds[key] = self.watchdog_s(state) if self.takes_turns(state) else inf
+            bound_s = bounds[key]
             for at, (mib, _) in sum_shares((held.given,)).items() if bound_s < inf else ():
                 node = self._book.nodes.get(at[0])
                 gpu = None if node is None else node.by_uuid.get(at[1])
@@ -282,14 +287,16 @@ class TurnPolicy:
         victims: Sequence[PodState],
         actions: Mapping[str, Action],
         now: float,
+        loads: Callable[[], Mapping[tuple[str, str], WatchdogLoad]] | None = None,
     ) -> str:
         """Returns why the victims' turns do not end for the beneficiaries; empty if they do.
 
-        `actions`: by the victims' uids, how their turns end.
+        `actions`: by the victims' uids, how their turns end. `loads` returns what `watchdog_loads` does, for several
+        questions in which the book does not change.
         """
         going = {victim.uid for victim in victims}
         checked: set[str] = set()
-        loads = cache(self.watchdog_loads)
+        loads = loads or cache(self.watchdog_loads)
         for victim in victims:
             action = actions[victim.uid]
             if action not in TURN_ACTIONS:

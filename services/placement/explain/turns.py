@@ -26,14 +26,13 @@ def standing(state: PodState, book: Book, turns: TurnPolicy, now: float) -> Turn
     waits = any(map(is_waiting, turns.members(state)))
     before, within_s = 0, 0.0
     if waits:
-        found = [turns.job(other, now) for other in _rivals(state, book, turns)]
-        others = list({other.key: other for other in found if other.key != job.key}.values())
+        others = [other for rival in _rivals(state, book, turns) if (other := turns.job(rival, now)).key != job.key]
         before = sum(rank(other, rules, now) < rank(job, rules, now) for other in others)
         within_s = min(_within(job, others, bound, rules, now) for bound in (overdue_at, due_back_at))
     record, watchdog_s = state.gpu_time, turns.watchdog_s(state)
     return TurnStanding(
         waits=waits,
-        suspended=state.suspension is not None,
+        suspended=state.suspension is not None and is_waiting(state),
         since=seconds_text(job.since),
         for_s=max(0, round(now - job.since)),
         gpu_seconds=turns.attained_gpu_ms(state, now) // 1000,
@@ -65,11 +64,14 @@ def _within(
 
 
 def _rivals(state: PodState, book: Book, turns: TurnPolicy) -> Iterable[PodState]:
-    """The waiting pods of its circle."""
-    circle = turns.circle(state)
+    """A waiting pod of each job of its circle."""
+    circle, seen = turns.circle(state), set[str]()
     for other in book.pods.values():
+        if other.uid in seen:
+            continue
         waits = other.wants_place or (other.seen_bound and not other.ended and other.suspension is not None)
         if waits and is_waiting(other) and turns.circle(other) == circle and turns.takes_turns(other):
+            seen.update(member.uid for member in turns.members(other))
             yield other  # idle ones too: they may want the GPU at any moment
 
 

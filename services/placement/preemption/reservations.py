@@ -346,6 +346,7 @@ class Reservations(dict[str, Reservation]):
             going.append(state)
         self._preemption_policy.begin()
         self._preemption_policy.note_leaving(giving)
+        self.turns.begin()
         to_host = [self.book.grants[v.grant_id] for v in plan.victims if v.action == "checkpoint"]
         return self._refuses(plan, waiting, going, now) or host_memory.lacking(self.book, to_host)
 
@@ -373,6 +374,8 @@ class Reservations(dict[str, Reservation]):
         everyone = {victim.uid for victim in plan.victims}
         units = [{victim.uid} for victim in plan.victims]
         gangs = self._gangs.together_among(everyone)
+        if plan.turn:  # a gang yields as a whole, so that none of its pods is unneeded by itself
+            units = [unit for unit in units if not any(unit < gang for gang in gangs)]
 
         def is_enough(victims: Sequence[Victim]) -> bool:
             return self._would_let(plan, waiting, victims, now) and self._try_plan(plan, victims) is not None

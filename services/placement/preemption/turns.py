@@ -6,6 +6,7 @@ A beneficiary of such a plan is pending, or it is suspended on its node and gets
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -24,13 +25,18 @@ from shared.scheduling.transaction import Transaction
 class Turns:
     def __init__(self, book: Book, policy: TurnPolicy, suspender: Suspender, clock: UnixTime) -> None:
         self._book, self._policy, self._suspender, self._clock = book, policy, suspender, clock
+        self.begin()
+
+    def begin(self) -> None:
+        """Before the questions about a plan, during which the book does not change."""
+        self._loads = cache(self._policy.watchdog_loads)
 
     def refuses(self, plan: Plan, waiting: Sequence[PodState], going: Sequence[PodState], now: float) -> str:
         """Returns why these turns do not end for the beneficiaries; empty if they do."""
         actions = {victim.uid: victim.action for victim in plan.victims}
-        return self._policy.refuses(waiting, going, actions, self._clock.at(now)) or self._policy.quota_exceeded(
-            waiting, going, actions
-        )
+        return self._policy.refuses(
+            waiting, going, actions, self._clock.at(now), self._loads
+        ) or self._policy.quota_exceeded(waiting, going, actions)
 
     def why_not_resumed(self, plan: Plan, states: Sequence[PodState | None]) -> str:
         """Returns why the suspended beneficiaries of a plan cannot resume by it; empty if they can, or if none is."""

@@ -10,7 +10,7 @@ from shared.queues.preemption_policy import PreemptionPolicy
 from shared.queues.turns import TurnPolicy, is_waiting
 
 Unit = list[PodState]
-"""Pods that resume together: one pod, or all of a gang that takes turns."""
+"""Pods that resume together: one pod, or all of a gang that takes turns or is suspended for one."""
 Key = tuple[int, int, int, float | str, str]
 _FIRST, _IN_TURN = 0, 1
 
@@ -25,12 +25,16 @@ class ResumptionOrder:
     def units(self, suspended: Sequence[PodState], now: float) -> list[Unit]:
         """Returns what may resume of these pods, in no order. A gang that takes turns waits until all of its suspended
         pods are among them."""
-        able = {state.uid for state in suspended if not (is_waiting(state) and self._turns.is_idle(state, now))}
         found: dict[str, Unit] = {}
+        uids, seen = {state.uid for state in suspended}, set[str]()
         for state in suspended:
+            if state.uid in seen:
+                continue
             together = self._together(state)
-            if all(member.uid in able for member in together):
-                found.setdefault(min(member.uid for member in together), together)
+            seen.update(member.uid for member in together)
+            idle = is_waiting(state) and self._turns.is_idle(state, now)
+            if not idle and all(member.uid in uids for member in together):
+                found[min(member.uid for member in together)] = together
         return list(found.values())
 
     def sort(self, units: Iterable[Unit], now: float) -> list[Unit]:
@@ -49,8 +53,11 @@ class ResumptionOrder:
 
     def _together(self, state: PodState) -> Unit:
         gang = self._gangs.of(state.uid)
-        if gang is None or not is_waiting(state) or not self._turns.takes_turns(state):
+        if gang is None or not is_waiting(state):
             return [state]
+        if not self._turns.takes_turns(state) and not _turn_of(state):
+            return [state]
+        # What was suspended for a turn as a whole comes back as a whole, whatever its queue or its pods say since.
         return [member for member in self._turns.members(state) if member.seen_bound and is_waiting(member)]
 
     def _is_first(self, unit: Unit) -> bool:
@@ -69,3 +76,8 @@ class ResumptionOrder:
             return (priority, _FIRST, 0, first.pod.metadata.creation_timestamp, first.uid)
         level, since, key = self._turns.rank(first, now)
         return (priority, _IN_TURN, level, since, key)
+
+
+def _turn_of(state: PodState) -> str:
+    """For whose turn it is suspended; empty if for none."""
+    return "" if state.gpu_time is None else state.gpu_time.turn_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 
 import msgspec
 
@@ -63,19 +63,19 @@ class Circles:
             circle: sorted(jobs.values(), key=lambda job: rank(job.known, rules, now)) for circle, jobs in found.items()
         }
 
-    def running(self, circle: Circle, now: float) -> list[TurnJob]:
-        """Returns the jobs of the circle of which all pods run."""
-        found: list[TurnJob] = []
+    def running(self, circles: Container[Circle], now: float) -> dict[Circle, list[TurnJob]]:
+        """Returns of these circles the jobs of which all pods run."""
+        found: dict[Circle, list[TurnJob]] = {}
         seen: set[str] = set()
         for state in self._book.pods.values():
-            if not state.seen_bound or state.ended or not state.grant_id or self._circle(state) != circle:
+            if not state.seen_bound or state.ended or not state.grant_id or state.uid in seen:
                 continue
-            if state.gang is None:
-                found.append(TurnJob(self._policy.job(state, now), (state,)))
-            elif state.uid not in seen:
-                members = self._policy.members(state)
-                seen.update(member.uid for member in members)
-                found.append(TurnJob(self._policy.job(state, now), tuple(members)))
+            circle = self._circle(state)
+            if circle is None or circle not in circles:
+                continue
+            members = [state] if state.gang is None else self._policy.members(state)
+            seen.update(member.uid for member in members)
+            found.setdefault(circle, []).append(TurnJob(self._policy.job(state, now), tuple(members)))
         return found
 
     def _begin(self, tree: Tree | None) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from services.preemptor.planning.areas import Areas
-from services.preemptor.planning.fitting import fit, has_room
+from services.preemptor.planning.fitting import admits, fit, has_room
 from services.preemptor.turns.circles import TurnJob
 from services.preemptor.turns.copies import Copies
 from services.preemptor.turns.freed import Freed
@@ -95,13 +95,17 @@ class Options:
         parking: Callable[[], Iterable[GrantState]],
         own_alone: Collection[str] = (),
         paused: Iterable[Yielding] = (),
+        refused_on: Callable[[Sequence[PodState]], Collection[str]] = lambda _: (),
         watchdogs: Watchdogs,
     ) -> None:
         """`able`: running jobs that have run for long enough. `busy`: nodes on which a plan is in progress. `parking`:
         grants that plans in progress checkpoint, which the book may not show yet. `own_alone`: by uid, suspended pods
         that come back to no other GPUs, although their grants say so. `paused`: jobs that are, with their memory on the
-        GPU.
+        GPU. `refused_on`: nodes on which placement has refused a plan for these pending pods: others come first.
         """
+        self._refused_on = refused_on
+        self._admits: dict[str, Callable[[NodeState], bool]] = {}
+        """By uid of a pending pod."""
         self._own_alone, self._watchdogs = own_alone, watchdogs
         self._reserving: TurnJob | None = None
         """The job in hand, if it leaves on hosts what others need to come back for their watchdogs. None: it comes back
@@ -115,6 +119,11 @@ class Options:
         for one in self._able:
             for name in {member.charged for member in one.job.members}:
                 self._by_node.setdefault(name, []).append(one)
+        self._highest_on: dict[tuple[str, str], int] = {}
+        """By GPU, the highest level of the jobs on it."""
+        for one in self._able:
+            for gpu in self._gpus_of(one.job):
+                self._highest_on[gpu] = max(one.level, self._highest_on.get(gpu, one.level))
         self._made: Transaction | None = None
         self._gpus: dict[str, set[tuple[str, str]]] = {}
         self._able_to: dict[tuple[str, SuspendAction], bool] = {}
@@ -136,8 +145,7 @@ class Options:
         """Returns whether any job that could yield is on the GPUs of a suspended one; if it may move, on its nodes."""
         if any(self._moves(member) for member in waiting.members):
             return any(one.level > at for member in waiting.members for one in self._by_node.get(member.charged, ()))
-        own = self._gpus_of(waiting)
-        return any(not own.isdisjoint(self._gpus_under(one)) for one in self._able if one.level > at)
+        return any(self._highest_on.get(gpu, at) > at for gpu in self._gpus_of(waiting))
 
     def cheapest(self, waiting: TurnJob, at: int, turn_s: float, *, overdue_at: float | None = None) -> Turn | None:
         """Returns the cheapest turn for the job; None if there is none whose copies are worth it.
@@ -147,9 +155,26 @@ class Options:
         end. So it waits no longer than for turns that are long enough, however much it copies.
         """
         own = self._gpus_of(waiting) if waiting.resumes else set()
-        best: Turn | None = None
         self._too_short, self._reserving = [], None if at == DUE_BACK else waiting
-        for nodes in self._places(waiting, at):
+        refused = self._refused_on(waiting.members)
+        best = self._cheapest_on(self._places(waiting, at, refused), own, waiting, at, turn_s, overdue_at)
+        if best is None and refused:  # what placement has refused there may have changed
+            best = self._cheapest_on(self._places(waiting, at), own, waiting, at, turn_s, overdue_at)
+        if best is None and overdue_at is not None:
+            self._kept |= {one.uid for one in self._too_short}
+        return best
+
+    def _cheapest_on(  # noqa: PLR0917 - all that the search knows
+        self,
+        places: Iterable[Sequence[NodeState]],
+        own: set[tuple[str, str]],
+        waiting: TurnJob,
+        at: int,
+        turn_s: float,
+        overdue_at: float | None,
+    ) -> Turn | None:
+        best: Turn | None = None
+        for nodes in places:
             near = self._near(nodes, at)
             if not waiting.resumes:
                 near = [one for one in near if not self._watchdogs.is_crowded(waiting, one.job)]
@@ -161,8 +186,6 @@ class Options:
                 found = self._on(waiting, nodes, those[:MAX_YIELDING], turn_s, overdue_at) if those else None
                 if found is not None and (best is None or found.is_cheaper(best)):
                     best = found
-        if best is None and overdue_at is not None:
-            self._kept |= {one.uid for one in self._too_short}
         return best
 
     def note_in_the_way(self, overdue: TurnJob, at: int) -> None:
@@ -206,30 +229,39 @@ class Options:
     def _is_free(self, one: Yielding) -> bool:
         return one.uid not in self._kept and all(member.charged not in self._busy for member in one.job.members)
 
-    def _places(self, waiting: TurnJob, at: int) -> list[list[NodeState]]:
-        """Returns the sets of nodes that are tried."""
+    def _places(self, waiting: TurnJob, at: int, refused: Collection[str] = ()) -> list[list[NodeState]]:
+        """Returns the sets of nodes that are tried, for a pending job without those `refused`."""
         nodes = self._book.nodes
         if waiting.resumes:
             names = {member.charged for member in waiting.members}
             return [] if any(name in self._busy or name not in nodes for name in names) else [[nodes[n] for n in names]]
         if len(waiting.members) == 1:
-            return [[nodes[name]] for name in self._nodes_of_worst(at)]
+            return [[nodes[name]] for name in self._nodes_of_worst(waiting.members[0], at, refused)]
         found = []
-        for area in self._areas.of(waiting.members, self._busy):
-            inside = [node for node in area.nodes if node.name not in self._busy]
+        closed = {*self._busy, *refused}
+        for area in self._areas.of(waiting.members, closed):
+            inside = [node for node in area.nodes if node.name not in closed]
             if any(node.name in self._by_node for node in inside):
                 found.append(sorted(inside, key=lambda node: node.name not in self._by_node))
         return found
 
-    def _nodes_of_worst(self, at: int) -> list[str]:
+    def _nodes_of_worst(self, state: PodState, at: int, refused: Collection[str]) -> list[str]:
         found: dict[str, None] = {}
+        closed = {*self._busy, *refused}
         for one in self._able:
             if one.level <= at or len(found) >= MAX_NODES:
                 break  # the others are of no higher level
             for member in one.job.members:
-                if member.charged not in self._busy and member.charged in self._book.nodes:
-                    found[member.charged] = None
+                node = self._book.nodes.get(member.charged)
+                if node is not None and node.name not in closed and self._is_admitted(state, node):
+                    found[node.name] = None
         return list(found)
+
+    def _is_admitted(self, state: PodState, node: NodeState) -> bool:
+        """Whether a pending pod could be placed on the node if that were empty."""
+        if state.uid not in self._admits:
+            self._admits[state.uid] = admits(state, self._book)
+        return self._admits[state.uid](node)
 
     def _on(
         self,
@@ -354,7 +386,7 @@ class Options:
 
     def _placed_on(self, state: PodState, nodes: Sequence[NodeState]) -> str | None:
         for node in nodes:
-            if not has_room(state, self._trial.book.nodes[node.name]):
+            if not has_room(state, self._trial.book.nodes[node.name]) or not self._is_admitted(state, node):
                 continue
             grant = fit(state, self._trial.book, node.name)
             if grant is not None:

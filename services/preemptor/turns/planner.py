@@ -7,7 +7,9 @@ waiting one is overdue, when a plan has ended, and every half minute.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Collection, Iterable
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
 from math import inf
 
 import msgspec
@@ -21,10 +23,11 @@ from shared.book.book import Book
 from shared.book.disruption_cost import gpu_milli
 from shared.book.states import GrantState, PodState
 from shared.contracts.preemption import Plan
-from shared.model.request import PodRequest
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.tree import Tree
 from shared.queues.turns import TurnPolicy
+from shared.scheduling.fields import union, values_of
+from shared.scheduling.filters import filters
 from shared.turns.rules import TurnRules, changes_at, end_level, is_overdue, level, rank
 
 LOOK_S = 1.0
@@ -33,12 +36,17 @@ RECHECK_S = 30.0
 """How often running jobs are looked at although nothing seems to have changed."""
 REFUSED_S = 10.0
 """How long a job is left alone whose plan was refused or cancelled."""
+ELSEWHERE_S = 300.0
+"""How long a pending job gets its turn rather on other nodes than on one where placement has refused it: placement
+checks more, such as affinities to other pods and volumes."""
 MAX_JOBS = 32
 """The maximum of waiting jobs of one circle for which a search is made at one time, the next in rank first. Of those
-with equal requests only the first one counts: if it finds nothing, the others find nothing either."""
+that ask for the same only the first one counts: if it finds nothing, the others find nothing either."""
 OTHERS_S = 5.0
 """After this time those are tried that were not, because so many others were."""
 Proposal = tuple[TurnJob, Turn]
+Asked = tuple[object, float]
+"""All that a search for a pending pod depends on."""
 
 
 class UnderWay(msgspec.Struct):
@@ -80,12 +88,16 @@ class TurnPlanner:
         """Where a check ended because it had tried as many jobs as it may: the next one begins behind that job."""
         self._not_before: dict[str, float] = {}
         """By uid: until when nothing is planned for a pod whose plan was refused."""
+        self._elsewhere: dict[str, dict[str, float]] = {}
+        """By uid of such a pod, the nodes of these plans: until when others are preferred."""
 
     def plan_ended(self, plan: Plan, now: float, *, refused: bool) -> None:
         """Records that a plan is over. `refused`: or cancelled, so that nothing is planned for the same for a while."""
         self._check_at.clear()
         if plan.turn and refused:
-            self._not_before |= dict.fromkeys((one.uid for one in plan.beneficiaries), now + REFUSED_S)
+            for one in plan.beneficiaries:
+                self._not_before[one.uid] = now + REFUSED_S
+                self._elsewhere.setdefault(one.uid, {})[one.node] = now + ELSEWHERE_S
 
     def cannot_move(self, uids: Iterable[str]) -> None:
         """Records pods that resume on their own GPUs alone."""
@@ -105,20 +117,29 @@ class TurnPlanner:
             return []
         self._look_at = now + LOOK_S
         self._not_before = {uid: until for uid, until in self._not_before.items() if until > now}
-        found: list[Proposal] = []
+        self._elsewhere = {
+            uid: left
+            for uid, nodes in self._elsewhere.items()
+            if uid in self._book.pods and (left := {node: until for node, until in nodes.items() if until > now})
+        }
+        rules, found = self._policy.rules, list[Proposal]()
         waiting = self._circles.waiting(self._tree(), under_way.planned, now)
         self._check_at = {circle: at for circle, at in self._check_at.items() if circle in waiting}
         self._changes_at = {circle: at for circle, at in self._changes_at.items() if circle in waiting}
-        for circle, jobs in waiting.items():
-            keys = frozenset(job.known.key for job in jobs)
-            if now < self._check_at.get(circle, 0.0) and keys <= self._waited.get(circle, frozenset()):
-                continue
-            self._waited[circle] = keys
-            running = self._circles.running(circle, now)
-            able, self._changes_at[circle] = self._able(running, jobs, under_way.promised, now)
+        due = {circle: jobs for circle, jobs in waiting.items() if self._is_circle_due(circle, jobs, now)}
+        running = self._circles.running(due, now) if due else {}
+        behind = suspended_by_gpu(self._book) if due else Counter()
+        # The one goes first in which the first job has waited longest: else a circle with many turns would take all
+        # that may be proposed.
+        for circle, jobs in sorted(due.items(), key=lambda one: rank(one[1][0].known, rules, now)):
+            if len(found) >= most:
+                break  # the others are looked at next time
+            self._waited[circle] = frozenset(job.known.key for job in jobs)
+            runs = running.get(circle, [])
+            able, self._changes_at[circle] = self._able(runs, jobs, under_way.promised, behind, now)
             self._check_at[circle] = min(now + RECHECK_S, self._changes_at[circle], *self._not_before.values())
             if able:
-                paused = self._paused(running)
+                paused = self._paused(runs)
                 in_order = self._behind_last(circle, jobs)
                 served, last = self._serve(in_order, able, paused, under_way, most=most - len(found), now=now)
                 found += served
@@ -127,6 +148,10 @@ class TurnPlanner:
                     self._tried_last[circle] = last
                     self._check_at[circle] = min(self._check_at[circle], now + OTHERS_S)
         return found
+
+    def _is_circle_due(self, circle: Circle, jobs: list[TurnJob], now: float) -> bool:
+        keys = frozenset(job.known.key for job in jobs)
+        return now >= self._check_at.get(circle, 0.0) or not keys <= self._waited.get(circle, frozenset())
 
     def _behind_last(self, circle: Circle, jobs: list[TurnJob]) -> list[TurnJob]:
         """The jobs in their order; those behind the last one tried first, so that many that find nothing, such as those
@@ -141,13 +166,17 @@ class TurnPlanner:
         return [as_yielding(job, level(job.known, self._policy.rules), self._book, {}) for job in jobs]
 
     def _able(
-        self, running: list[TurnJob], waiting: list[TurnJob], promised: Collection[str], now: float
+        self,
+        running: list[TurnJob],
+        waiting: list[TurnJob],
+        promised: Collection[str],
+        behind: Mapping[tuple[str, str], int],
+        now: float,
     ) -> tuple[list[Yielding], float]:
         """Returns the running jobs that may end their turn for one of the waiting, and when to look again."""
         rules = self._policy.rules
         first = rank(waiting[0].known, rules, now)[0]
         able, again = [], inf
-        behind = suspended_by_gpu(self._book)
         for job in waiting:
             again = min(again, *(_later(at, now) for at in changes_at(job.known, rules)))
         for job in running:
@@ -190,12 +219,13 @@ class TurnPlanner:
             parking=lambda: parking,
             own_alone=self._own_alone,
             paused=paused,
+            refused_on=self._refused_on,
             watchdogs=Watchdogs(self._policy, now),
         )
         for job in jobs[:MAX_JOBS]:
             if is_overdue(job.known, rules, now):
                 options.note_in_the_way(job, rank(job.known, rules, now)[0])
-        failed: list[tuple[int, list[PodRequest | None]]] = []
+        failed: list[tuple[int, list[Asked]]] = []
         tried, last = 0, ""
         for job in jobs:
             if len(found) >= most:
@@ -205,8 +235,8 @@ class TurnPlanner:
             if any(member.uid in self._not_before for member in job.members):
                 continue
             at = rank(job.known, rules, now)[0]
-            requests = [member.request for member in job.members]
-            if not job.resumes and any(at >= before and requests == others for before, others in failed):
+            asked = [] if job.resumes else [self._asked(member) for member in job.members]
+            if not job.resumes and any(at >= before and asked == others for before, others in failed):
                 continue
             if job.resumes and not options.could_resume(job, at):
                 continue  # many that cannot must not keep the search from others
@@ -214,7 +244,7 @@ class TurnPlanner:
             overdue_at = now if at < 0 else None
             turn = options.cheapest(job, at, self._turn_s(job, at, rules), overdue_at=overdue_at)
             if turn is None or self._refused(job, turn, now):
-                failed += [] if job.resumes else [(at, requests)]
+                failed += [] if job.resumes else [(at, asked)]
                 continue
             found.append((job, turn))
             victims = [member for one in turn.victims for member in one.job.members]
@@ -222,6 +252,12 @@ class TurnPlanner:
             if turn.action == "checkpoint":
                 parking += self._grants_of(member.uid for member in victims)
         return found, ""
+
+    def _refused_on(self, members: Sequence[PodState]) -> set[str]:
+        return {node for member in members for node in self._elsewhere.get(member.uid, ())}
+
+    def _asked(self, state: PodState) -> Asked:
+        return values_of(state, _search_fields()), self._policy.watchdog_s(state)
 
     def _grants_of(self, uids: Iterable[str]) -> list[GrantState]:
         states = [self._book.pods[uid] for uid in uids if uid in self._book.pods]
@@ -250,6 +286,11 @@ class TurnPlanner:
             return inf
         left = rules.level_bounds_gpu_s[reached] * WHOLE_GPU_MILLI - job.known.attained_gpu_ms
         return max(rules.min_turn_s, left / max(1, milli))
+
+
+@cache
+def _search_fields() -> tuple[str, ...]:
+    return union(("demand", "request"), *(one.reads for one in filters().node))
 
 
 def _is_paused(state: PodState) -> bool:

@@ -11,6 +11,8 @@ _SUSPENSION = "services/placement/protocol/suspension.py"
 _MOVES = "services/placement/protocol/moves.py"
 _OF_MOVES = "tests/unit/services/placement/protocol/test_moves.py::"
 _TESTS = "tests/unit/services/placement/preemption/test_turns.py::"
+_PLANNER = "tests/unit/services/preemptor/turns/test_planner.py::"
+_BOTH = "tests/unit/services/preemptor/test_turns_both_cores.py::"
 _CIRCLE = "tests/unit/shared/queues/test_turns.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -173,6 +175,56 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        name="turns-on-nodes-that-do-not-admit",
+        what="a turn ends on a node that the pending pod may not use, again and again",
+        file="services/preemptor/turns/options.py",
+        old="        return self._admits[state.uid](node)\n",
+        new="        return True\n",
+        tests=(_PLANNER + "test_no_turn_ends_on_a_node_that_the_pending_pod_may_not_use",),
+    ),
+    Mutant(
+        name="turns-where-placement-refuses",
+        what="a job whose plan was refused gets the same plan again",
+        file="services/preemptor/turns/planner.py",
+        old="                self._elsewhere.setdefault(one.uid, {})[one.node] = now + ELSEWHERE_S\n",
+        new="",
+        tests=(_PLANNER + "test_a_node_that_placement_has_refused_is_not_tried_again",),
+    ),
+    Mutant(
+        name="equal-gpus-fit-nowhere",
+        what="a job is left out because another one that asks for the same GPUs, and more CPU, found nothing",
+        file="services/preemptor/turns/planner.py",
+        old='union(("demand", "request"), *(one.reads for one in filters().node))',
+        new='union(("request",))',
+        tests=(_PLANNER + "test_a_job_that_fits_nowhere_keeps_no_other_from_its_turn",),
+    ),
+    Mutant(
+        name="queues-in-any-order",
+        what="the queue whose jobs were seen first takes all plans for turns that may be proposed",
+        file="services/preemptor/turns/planner.py",
+        old="in sorted(due.items(), key=lambda one: rank(one[1][0].known, rules, now)):",
+        new="in due.items():",
+        tests=(_PLANNER + "test_the_first_jobs_of_all_queues_are_served_in_order_of_their_waits",),
+    ),
+    Mutant(
+        name="gangs-resume-in-part",
+        what="pods of a gang that was suspended as a whole resume one by one when its queue has turns no more",
+        file="services/placement/protocol/resumption_order.py",
+        old="if not self._turns.takes_turns(state) and not _turn_of(state):",
+        new="if not self._turns.takes_turns(state):",
+        tests=(
+            _BOTH + "test_a_gang_that_was_suspended_as_a_whole_resumes_as_a_whole_though_its_queue_has_turns_no_more",
+        ),
+    ),
+    Mutant(
+        name="watchdog-loads-for-each-victim",
+        what="what watchdogs load is looked up for each victim of a gang: seconds of the leader's loop",
+        file="services/placement/preemption/turns.py",
+        old="self._loads = cache(self._policy.watchdog_loads)",
+        new="self._loads = self._policy.watchdog_loads",
+        tests=(_BOTH + "test_a_plan_for_a_gang_looks_up_what_watchdogs_load_once",),
+    ),
+    Mutant(
         name="restored-after-a-success",
         what="the agent restores a pod whose suspension failed in part and then succeeded",
         file="services/node_agent/suspensions.py",
@@ -327,7 +379,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="half-a-gang-resumes",
         what="a member of a gang resumes when there is room for it alone",
         file="services/placement/protocol/resumption_order.py",
-        old="        if gang is None or not is_waiting(state) or not self._turns.takes_turns(state):\n",
+        old="        if gang is None or not is_waiting(state):\n",
         new="        if True:\n",
         tests=(_TESTS + "test_gangs_take_turns_as_a_whole_and_resume_together",),
     ),
@@ -383,8 +435,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="idle-resumes",
         what="an idle pod resumes although nothing of it wants the GPU",
         file="services/placement/protocol/resumption_order.py",
-        old="if not (is_waiting(state) and self._turns.is_idle(state, now))",
-        new="",
+        old="            idle = is_waiting(state) and self._turns.is_idle(state, now)\n",
+        new="            idle = False\n",
         tests=(_TESTS + "test_an_idle_pod_is_suspended_at_once_and_resumes_when_it_wants_the_gpu",),
     ),
     Mutant(

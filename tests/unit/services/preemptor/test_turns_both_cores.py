@@ -6,9 +6,15 @@ The harness asserts after each order that no GPU and no host has more than there
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 
+from services.placement.preemption.reservations import Reservations
+from shared.contracts.preemption import Plan
+from shared.model import names
+from shared.queues.turns import TurnPolicy, WatchdogLoad
+from tests.support import build
 from tests.support.harness.cluster import STEP_S, Cluster
 from tests.support.harness.nodes import GPU_MIB
 
@@ -71,3 +77,70 @@ def test_what_no_turn_can_free_is_freed_by_a_migration(park_mib: int, migrated: 
     assert cluster.api.bound_at["large"]
     assert len(cluster.api.evictions) == migrated
     assert bool(cluster.api.suspensions) is not bool(migrated)
+
+
+def test_a_gang_that_was_suspended_as_a_whole_resumes_as_a_whole_though_its_queue_has_turns_no_more() -> None:
+    """Its first pod would hold a GPU and wait for the other one, whose GPU a job has that yields no more."""
+    rules = RULES.replace("300", "3000")
+    allowed, never = (f"{rules}\nqueues: [{{name: a, turns: {turns}}}]" for turns in ("allowed", "never"))
+    cluster = Cluster({"n": 2}, queues=allowed, copied_mib_per_s=1e9, copy_fixed_s=0.0)
+    for number in range(2):
+        cluster.arrive(f"g-{number}", gang="g", size=2, priority=0, queue="a", slice_=(80, 100))
+    run(cluster, 60)
+    cluster.arrive("short", priority=0, queue="a", slice_=(80, 100), runs_s=40.0)
+    cluster.arrive("long", priority=0, queue="a", slice_=(80, 100), runs_s=200.0)
+    run(cluster, 15)
+    assert suspended(cluster) == {"g-0", "g-1"}
+    cluster.facts(build.queues(never))
+    run(cluster, 60)
+    assert "short" not in names_of(cluster)
+    assert suspended(cluster) == {"g-0", "g-1"}
+    run(cluster, 200)
+    assert names_of(cluster) == {"g-0", "g-1"}
+    assert suspended(cluster) == set()
+
+
+def run(cluster: Cluster, seconds: float) -> None:
+    for _ in range(round(seconds / STEP_S)):
+        cluster.step()
+
+
+def names_of(cluster: Cluster) -> set[str]:
+    return {pod.metadata.name for pod in cluster.api.live.values()}
+
+
+def suspended(cluster: Cluster) -> set[str]:
+    live = cluster.api.live.values()
+    return {pod.metadata.name for pod in live if names.ANNOTATION_SUSPENDED in pod.metadata.annotations}
+
+
+def test_a_plan_for_a_gang_looks_up_what_watchdogs_load_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a look at every grant, and such a plan has many victims."""
+    looked: list[int] = []
+    found = TurnPolicy.watchdog_loads
+
+    def counted(self: TurnPolicy) -> dict[tuple[str, str], WatchdogLoad]:
+        looked.append(1)
+        return found(self)
+
+    cluster = Cluster({"n": 4}, queues=RULES, copied_mib_per_s=1e9, copy_fixed_s=0.0)
+    for number in range(4):
+        cluster.arrive(f"first-{number}", priority=0, turns=True, slice_=(80, 100))
+    run(cluster, 60)
+    for number in range(4):
+        cluster.arrive(f"second-{number}", gang="second", size=4, priority=0, turns=True, slice_=(80, 100))
+    checked = Reservations.reserve
+    most = 0
+
+    def reserve(self: Reservations, plan: Plan, term: int, now: float) -> Any:
+        nonlocal most
+        looked.clear()
+        answer = checked(self, plan, term, now)
+        most = max(most, len(looked))
+        return answer
+
+    monkeypatch.setattr(TurnPolicy, "watchdog_loads", counted)
+    monkeypatch.setattr(Reservations, "reserve", reserve)
+    run(cluster, 30)
+    assert suspended(cluster) == {f"first-{number}" for number in range(4)}
+    assert most == 1

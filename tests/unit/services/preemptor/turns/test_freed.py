@@ -75,7 +75,7 @@ def jobs_of(site: Site) -> tuple[list[TurnJob], list[Yielding]]:
     policy = TurnPolicy(Queues(core.book), core.gangs)
     circles = Circles(core.book, policy, core.pending)
     behind = suspended_by_gpu(core.book)
-    running = [job for job in circles.running(("", 0), now) if job.members[0].suspension is None]
+    running = [job for job in circles.running({("", 0)}, now).get(("", 0), []) if job.members[0].suspension is None]
     able = [as_yielding(job, level(job.known, RULES), core.book, behind) for job in running]
     return circles.waiting(None, (), now).get(("", 0), []), able
 

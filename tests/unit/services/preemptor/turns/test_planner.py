@@ -11,6 +11,7 @@ import pytest
 from services.preemptor import messages as m
 from services.preemptor.turns.circles import Circles
 from services.preemptor.turns.planner import REFUSED_S
+from shared.contracts.facts import Put
 from shared.contracts.preemption import Plan, Reserved
 from shared.model import names
 from shared.model.suspension import Suspension, encode_suspension
@@ -536,3 +537,66 @@ def test_a_job_that_is_due_back_does_not_wait_for_a_turn_that_is_worth_its_copie
     site.runs("long", "a", 0, ran_s=150)
     [plan] = site.turns()
     assert victims(plan) == [("long", "checkpoint")]
+
+
+# --- where a pending job may run, and what keeps others from their turn ---------------------------------------------
+
+
+@pytest.fixture
+def two_nodes() -> Site:
+    """The job that would yield first runs on a."""
+    made = Site("a", "b", gpus=1)
+    made.runs("first", "a", 0, ran_s=10 * LONG_S)
+    made.runs("second", "b", 0)
+    return made
+
+
+def test_no_turn_ends_on_a_node_that_the_pending_pod_may_not_use(two_nodes: Site) -> None:
+    two_nodes.waits("new", node_selector={"kubernetes.io/hostname": "b"})
+    (plan,) = two_nodes.turns()
+    assert (plan.beneficiaries[0].node, victims(plan)) == ("b", [("second", "checkpoint")])
+
+
+def test_no_turn_ends_on_a_node_that_takes_no_pods(two_nodes: Site) -> None:
+    two_nodes.send(m.FactsSeen((Put(object=build.node("a", unschedulable=True)),)))
+    two_nodes.waits("new")
+    (plan,) = two_nodes.turns()
+    assert (plan.beneficiaries[0].node, victims(plan)) == ("b", [("second", "checkpoint")])
+
+
+def test_a_node_that_placement_has_refused_is_not_tried_again(two_nodes: Site) -> None:
+    """It knows filters that depend on other pods."""
+    two_nodes.waits("new")
+    (refused,) = two_nodes.turns()
+    two_nodes.send(m.Answered(Reserved(plan_id=refused.plan_id, ok=False, reason="anti-affinity")))
+    later = two_nodes.turns(REFUSED_S + 1)
+    assert [(refused.beneficiaries[0].node, plan.beneficiaries[0].node) for plan in later] == [("a", "b")]
+
+
+@pytest.mark.parametrize(
+    ("impossible", "notes"),
+    [({"requests": {"cpu": "500"}}, {}), ({"node_selector": {"kubernetes.io/hostname": "none"}}, {})],
+    ids=["more CPU than a node has", "no node that it may use"],
+)
+def test_a_job_that_fits_nowhere_keeps_no_other_from_its_turn(
+    two_nodes: Site, impossible: dict[str, Any], notes: dict[str, str]
+) -> None:
+    """Both ask for the same GPUs."""
+    two_nodes.waits("impossible", annotations=notes, **impossible)
+    two_nodes.now += 30
+    two_nodes.waits("possible")
+    assert [plan.beneficiaries[0].name for plan in two_nodes.turns(40.0)] == ["possible"]
+
+
+def test_the_first_jobs_of_all_queues_are_served_in_order_of_their_waits() -> None:
+    """One queue with many waiting jobs does not take all plans that may be proposed."""
+    site = Site(*"abcd", gpus=1, max_plans=2)
+    site.send(m.FactsSeen((Put(object=build.queues("queues: [{name: many}, {name: one}]")),)))
+    for node in "abc":
+        site.runs(f"many-{node}", node, 0, labels={names.LABEL_QUEUE: "many"})
+    site.runs("one-d", "d", 0, labels={names.LABEL_QUEUE: "one"})
+    for number in range(4):
+        site.waits(f"young-{number}", labels={names.LABEL_QUEUE: "many"})
+    old = datetime.fromtimestamp(site.now - 90_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    site.waits("overdue", labels={names.LABEL_QUEUE: "one"}, created=old)
+    assert site.turns()[0].beneficiaries[0].name == "overdue"
