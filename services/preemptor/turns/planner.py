@@ -23,6 +23,7 @@ from shared.book.book import Book
 from shared.book.disruption_cost import gpu_milli
 from shared.book.states import GrantState, PodState
 from shared.contracts.preemption import Plan
+from shared.model.objects import Pod
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.tree import Tree
 from shared.queues.turns import TurnPolicy
@@ -45,8 +46,9 @@ that ask for the same only the first one counts: if it finds nothing, the others
 OTHERS_S = 5.0
 """After this time those are tried that were not, because so many others were."""
 Proposal = tuple[TurnJob, Turn]
-Asked = tuple[object, float]
-"""All that a search for a pending pod depends on."""
+Asked = tuple[bytes, float]
+"""All that a search for a pending pod depends on: its shape, and its watchdog."""
+_ENCODER = msgspec.json.Encoder(order="deterministic")
 
 
 class UnderWay(msgspec.Struct):
@@ -88,6 +90,8 @@ class TurnPlanner:
         """Where a check ended because it had tried as many jobs as it may: the next one begins behind that job."""
         self._not_before: dict[str, float] = {}
         """By uid: until when nothing is planned for a pod whose plan was refused."""
+        self._shapes: dict[str, tuple[Pod, bytes]] = {}
+        """By uid, for as long as the pod does not change."""
         self._elsewhere: dict[str, dict[str, float]] = {}
         """By uid of such a pod, the nodes of these plans: until when others are preferred."""
 
@@ -123,6 +127,8 @@ class TurnPlanner:
             if uid in self._book.pods and (left := {node: until for node, until in nodes.items() if until > now})
         }
         rules, found = self._policy.rules, list[Proposal]()
+        if len(self._shapes) > 2 * len(self._book.pods) + 1000:
+            self._shapes.clear()
         waiting = self._circles.waiting(self._tree(), under_way.planned, now)
         self._check_at = {circle: at for circle, at in self._check_at.items() if circle in waiting}
         self._changes_at = {circle: at for circle, at in self._changes_at.items() if circle in waiting}
@@ -257,7 +263,10 @@ class TurnPlanner:
         return {node for member in members for node in self._elsewhere.get(member.uid, ())}
 
     def _asked(self, state: PodState) -> Asked:
-        return values_of(state, _search_fields()), self._policy.watchdog_s(state)
+        known = self._shapes.get(state.uid)
+        if known is None or known[0] is not state.pod:
+            known = self._shapes[state.uid] = (state.pod, _ENCODER.encode(values_of(state, _search_fields())))
+        return known[1], self._policy.watchdog_s(state)
 
     def _grants_of(self, uids: Iterable[str]) -> list[GrantState]:
         states = [self._book.pods[uid] for uid in uids if uid in self._book.pods]
