@@ -98,6 +98,8 @@ def _said(event: Any) -> str:
             gang = f", with gang {event.gang}" if event.gang else ""
             return f"on {event.node}{_shares(event.grant)}{gang}, after {event.waited_ms} ms"
         case SliceEnforced():
+            if not event.gpus:
+                return f"container {event.container} on {event.node}: suspended, its memory is on the host"
             gpus = "; ".join(_share(mib, milli, uuid) for uuid, (mib, milli) in event.gpus.items())
             return f"container {event.container} on {event.node}: {gpus} ({event.strategy}: {event.promise})"
         case SliceImpaired():

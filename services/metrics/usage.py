@@ -17,6 +17,7 @@ from shared.contracts.metrics_queries import UsageRow
 VERSION = 1
 """Tables that are added later do not change it: an earlier version of Kerf ignores them, so a rollback works."""
 HOUR_MS = 3_600_000
+_EVER_MS = 1 << 62
 _TABLES = """
 CREATE TABLE IF NOT EXISTS slice (
   grant_id TEXT NOT NULL, container TEXT NOT NULL,
@@ -59,10 +60,15 @@ WITH stretch AS (
   UNION ALL
   SELECT grant_id, container, 0, at_ms, LEAD(at_ms) OVER (PARTITION BY grant_id, container ORDER BY at_ms),
     SUM({_SHARE}), SUM(x.memory_mib)
-  FROM held x LEFT JOIN gpu g USING (uuid) GROUP BY grant_id, container, at_ms)
+  FROM held x LEFT JOIN gpu g USING (uuid)
+  WHERE (x.grant_id, x.container) IN (
+    SELECT s.grant_id, s.container FROM slice s LEFT JOIN ended e USING (grant_id)
+    WHERE s.started_ms < :until_ms AND COALESCE(e.ended_ms, :until_ms) > :since_ms)
+  GROUP BY grant_id, container, at_ms)
 """  # noqa: S608 - a constant
 """The times in which a slice had the same of each GPU: `ppm` are millionths of a GPU. `first` is 1 for one of them, so
-that slices can be counted. `part` has what a slice began with, `held` what it has had from `at_ms` on."""
+that slices can be counted. `part` has what a slice began with, `held` what it has had from `at_ms` on: of slices that
+may matter in a period."""
 _QUERY = """
 SELECT key, SUM(ppm * seconds) / 1000000, SUM(memory * seconds), SUM(first), SUM(live) FROM (
   SELECT {key} AS key, t.ppm, t.memory, t.first AS first, t.first * (e.grant_id IS NULL) AS live,
@@ -245,7 +251,7 @@ class UsageBook:
                 )
 
     def _began(self, record: Began) -> None:
-        """What a slice begins with is in `part`, also if it is heard of after what the slice had later."""
+        """What a slice begins with is in `part`, also if it comes after what the slice had later."""
         db, key, at_ms = self._db, (record.grant_id, record.container), record.started_ms
         found = db.execute("SELECT started_ms FROM slice WHERE grant_id = ? AND container = ?", key).fetchone()
         if found is not None and found[0] < at_ms:
@@ -303,7 +309,10 @@ class UsageBook:
         """The largest first. `by` is namespace, pod or model; ValueError on anything else."""
         if by not in _COLUMNS:
             raise ValueError(f"usage is told by {', '.join(_COLUMNS)}, not by {by!r}")
-        rows = self._db.execute(_STRETCHES + _QUERY.format(key=_COLUMNS[by]), {"now_ms": now_ms, "most": most})
+        rows = self._db.execute(
+            _STRETCHES + _QUERY.format(key=_COLUMNS[by]),
+            {"now_ms": now_ms, "since_ms": -1, "until_ms": _EVER_MS, "most": most},
+        )
         return tuple(
             UsageRow(
                 key=key,
@@ -362,7 +371,8 @@ class UsageBook:
         return int(row[0] or 0)
 
     def forget(self, before_ms: int) -> int:
-        """Takes out slices that ended before then; returns how many grants."""
+        """Takes out slices that ended before then, and of the others what they had before their last change until then;
+        returns how many grants."""
         old = "(SELECT grant_id FROM ended WHERE ended_ms < ?)"
         self._db.execute("BEGIN IMMEDIATE")
         self._db.execute("DELETE FROM stranded WHERE hour_ms < ?", (before_ms,))
@@ -378,9 +388,26 @@ class UsageBook:
             "DELETE FROM label WHERE at_ms < ? AND NOT EXISTS (SELECT 1 FROM slice WHERE slice.uid = label.uid)",
             (before_ms,),
         )
+        for grant_id, container, at_ms in self._db.execute(
+            "SELECT grant_id, container, MAX(at_ms) FROM held WHERE at_ms < ? GROUP BY grant_id, container",
+            (before_ms,),
+        ).fetchall():
+            self._begin_later(grant_id, container, at_ms)
         gone = self._db.execute("DELETE FROM ended WHERE ended_ms < ?", (before_ms,)).rowcount
         self._db.execute("COMMIT")
         return gone
+
+    def _begin_later(self, grant_id: str, container: str, at_ms: int) -> None:
+        """The slice begins with what it has had since this change."""
+        key, db = (grant_id, container), self._db
+        db.execute("DELETE FROM part WHERE grant_id = ? AND container = ?", key)
+        db.execute(
+            "INSERT INTO part SELECT grant_id, container, uuid, memory_mib, compute_milli FROM held "
+            "WHERE grant_id = ? AND container = ? AND at_ms = ? AND uuid <> ''",
+            (*key, at_ms),
+        )
+        db.execute("DELETE FROM held WHERE grant_id = ? AND container = ? AND at_ms <= ?", (*key, at_ms))
+        db.execute("UPDATE slice SET started_ms = ? WHERE grant_id = ? AND container = ?", (at_ms, *key))
 
     def close(self) -> None:
         self._db.close()

@@ -263,12 +263,9 @@ class Agent:
         changed = slice_changes.after_suspensions(event.results, failed, self.store, self.gpus.inventory, self.node)
         if isinstance(event.request, NodeSync):
             return [m.Save(), *changed, self.syncs.answer(event.request)]
-        reason = failed.get(event.request.grant.grant_id, "")
-        return [
-            m.Save(),
-            *changed,
-            self._granted(event.request.grant.grant_id, reason, ok=not reason or event.request.suspension is not None),
-        ]
+        grant_id, suspension = event.request.grant.grant_id, event.request.suspension
+        reason = failed.get(grant_id, "")
+        return [m.Save(), *changed, self._granted(grant_id, reason, ok=not reason or suspension is not None)]
 
     # --- containers -------------------------------------------------------------------------------------------
 

@@ -18,24 +18,21 @@ def after_suspensions(
     inventory: Inventory | None,
     node: str,
 ) -> list[m.Publish]:
-    """What the slices have that were suspended or resumed. `failed`: ids of the grants of those that were not."""
+    """What the slices have that have something else now. `failed`: ids of the grants of those that have not."""
     out: list[m.Publish] = []
     for result in results:
-        known = store.get(result.task.grant_id)
-        if known is not None and known.grant_id not in failed:
-            term, number = known.order
-            state = "all" if known.applied is None else known.applied.action
-            out += events_of(known, store, inventory, node, f"-{state}-{term}-{number}")
+        known, task = store.get(result.task.grant_id), result.task
+        # Each new leader orders again what a suspended pod has done long ago.
+        if known is None or known.grant_id in failed or (task.suspension is not None and task.applied == known.applied):
+            continue
+        out += events_of(known, store, inventory, node)
     return out
 
 
-def events_of(
-    known: KnownGrant, store: GrantStore, inventory: Inventory | None, node: str, change: str = ""
-) -> list[m.Publish]:
-    """What each container of a grant has that runs. `change` names what has changed: a repeated event has the same
-    id."""
+def events_of(known: KnownGrant, store: GrantStore, inventory: Inventory | None, node: str) -> list[m.Publish]:
+    """What each container of a grant has that runs."""
     return [
-        enforced_event(known, lease, share, inventory, node, change)
+        enforced_event(known, lease, share, inventory, node)
         for lease in store.leases_of(known.grant_id)
         if not known.is_client and (share := known.share(lease.container)) is not None
     ]

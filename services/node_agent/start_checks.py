@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 from services.node_agent import cards, gate, moving
@@ -68,8 +69,8 @@ def refusal(  # noqa: PLR0917 - all that the core knows
     return cards.refusal(known, store, inventory)
 
 
-def enforced_event(  # noqa: PLR0917 - all that the event says
-    known: KnownGrant, lease: Lease, share: ContainerGrant, inventory: Inventory | None, node: str, change: str = ""
+def enforced_event(
+    known: KnownGrant, lease: Lease, share: ContainerGrant, inventory: Inventory | None, node: str
 ) -> m.Publish:
     """What the container has now: nothing of a GPU, where its memory is on the host."""
     has = share if known.applied is None else left_of_part(share, known.applied)
@@ -91,6 +92,8 @@ def enforced_event(  # noqa: PLR0917 - all that the event says
         traceparent=received.grant.traceparent,
         shares_faults=registered()[share.limited_by].concurrent,
     )
-    amended = f"-{known.effective.amendment}" if known.effective.amendment else ""
-    identity = f"enforced-{known.grant_id}-{lease.container}-{lease.boot_id}{amended}{change}"
+    # Whatever has the id of an event of the last two minutes is dropped as a repetition of that one.
+    had = hashlib.blake2s(repr(sorted(amounts.items())).encode(), digest_size=4).hexdigest()
+    term, number = known.order
+    identity = f"enforced-{known.grant_id}-{lease.container}-{lease.boot_id}-{term}-{number}-{had}"
     return m.Publish(event, identity, received.namespace, received.grant.traceparent)

@@ -111,7 +111,7 @@ class Fleet:
         self._decisions: deque[tuple[int, Decision]] = deque(maxlen=NEWEST_DECISIONS)
         self._waiting: OrderedDict[str, Pending] = OrderedDict()
         self._queue_version = 0
-        self._use: dict[tuple[str, str], tuple[SliceUse, ...]] = {}
+        self._use: OrderedDict[tuple[str, str], tuple[SliceUse, ...]] = OrderedDict()
         self._numbers = 0
 
     # --- in ---------------------------------------------------------------------------------------------------
@@ -178,6 +178,9 @@ class Fleet:
                 found.setdefault((use.namespace, use.name), []).append(use)
         for key, uses in found.items():
             self._use[key] = tuple(uses)
+            self._use.move_to_end(key)
+        while len(self._use) > ENDED_KEPT:  # of pods that ended while they were on no GPU
+            self._use.popitem(last=False)
 
     def reconcile(self, uids: tuple[str, ...], count: int) -> None:
         """Drops pods that placement does not list any more: a deleted pod is no event. `count` is of all that wait."""

@@ -162,7 +162,7 @@ class Remote:
         if not serves:
             self._is_served = False
             await self._tidy(self._end_proxies)
-        elif not self._trouble and self._config.serves_gpus:
+        elif not self._trouble:  # also for what is left of a node that serves no more
             try:
                 await self._serve_proxy()
             except (OSError, ValueError) as error:
@@ -246,8 +246,13 @@ class Remote:
                 os.kill(pid, signal.SIGTERM)
         deadline = asyncio.get_running_loop().time() + END_S
         while self._leaving.pids() & set(pids) and LISTENS_NO_MORE not in _read(leaving):
-            if asyncio.get_running_loop().time() > deadline:
-                await self._leaving.end(END_S)
+            late_s = asyncio.get_running_loop().time() - deadline
+            if late_s > END_S:
+                raise OSError(f"the proxy of another image does not end: {sorted(pids)}")
+            if late_s > 0:
+                for pid in self._leaving.pids() & set(pids):  # and no other, which has connections
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(LOOK_S)
         await self._proxy.end(END_S)
 

@@ -26,7 +26,9 @@ def standing(state: PodState, book: Book, turns: TurnPolicy, now: float) -> Turn
     waits = any(map(is_waiting, turns.members(state)))
     before, within_s = 0, 0.0
     if waits:
-        others = [other for rival in _rivals(state, book, turns) if (other := turns.job(rival, now)).key != job.key]
+        found = [turns.job(rival, now) for rival in _rivals(state, book, turns)]
+        # A gang of which some are suspended and others pending is there twice.
+        others = list({other.key: other for other in found if other.key != job.key}.values())
         before = sum(rank(other, rules, now) < rank(job, rules, now) for other in others)
         within_s = min(_within(job, others, bound, rules, now) for bound in (overdue_at, due_back_at))
     record, watchdog_s = state.gpu_time, turns.watchdog_s(state)
@@ -64,7 +66,7 @@ def _within(
 
 
 def _rivals(state: PodState, book: Book, turns: TurnPolicy) -> Iterable[PodState]:
-    """A waiting pod of each job of its circle."""
+    """A waiting pod of each job of its circle, few of some."""
     circle, seen = turns.circle(state), set[str]()
     for other in book.pods.values():
         if other.uid in seen:

@@ -55,10 +55,9 @@ class ResumptionOrder:
         gang = self._gangs.of(state.uid)
         if gang is None or not is_waiting(state):
             return [state]
-        if not self._turns.takes_turns(state) and not _turn_of(state):
-            return [state]
+        waiting = [member for member in self._turns.members(state) if member.seen_bound and is_waiting(member)]
         # What was suspended for a turn as a whole comes back as a whole, whatever its queue or its pods say since.
-        return [member for member in self._turns.members(state) if member.seen_bound and is_waiting(member)]
+        return waiting if self._turns.takes_turns(state) or any(map(_turn_of, waiting)) else [state]
 
     def _is_first(self, unit: Unit) -> bool:
         """Whether it does not wait for a turn: it takes none, or has begun one in part."""

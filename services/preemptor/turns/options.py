@@ -156,7 +156,7 @@ class Options:
         """
         own = self._gpus_of(waiting) if waiting.resumes else set()
         self._too_short, self._reserving = [], None if at == DUE_BACK else waiting
-        refused = self._refused_on(waiting.members)
+        refused = () if waiting.resumes else self._refused_on(waiting.members)
         best = self._cheapest_on(self._places(waiting, at, refused), own, waiting, at, turn_s, overdue_at)
         if best is None and refused:  # what placement has refused there may have changed
             best = self._cheapest_on(self._places(waiting, at), own, waiting, at, turn_s, overdue_at)

@@ -210,8 +210,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="gangs-resume-in-part",
         what="pods of a gang that was suspended as a whole resume one by one when its queue has turns no more",
         file="services/placement/protocol/resumption_order.py",
-        old="if not self._turns.takes_turns(state) and not _turn_of(state):",
-        new="if not self._turns.takes_turns(state):",
+        old="if self._turns.takes_turns(state) or any(map(_turn_of, waiting)) else",
+        new="if self._turns.takes_turns(state) else",
         tests=(
             _BOTH + "test_a_gang_that_was_suspended_as_a_whole_resumes_as_a_whole_though_its_queue_has_turns_no_more",
         ),

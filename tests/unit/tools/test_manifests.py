@@ -144,6 +144,14 @@ def test_the_agents_priority_class_is_a_value(given: str, named: str | None) -> 
     assert default["spec"]["template"]["spec"]["priorityClassName"] == "system-node-critical"
 
 
+def test_a_quota_for_no_priority_class_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    """The API server would take no quota whose list of classes is empty."""
+    none = ("--set=agent.priorityClassName=", "--set=controlPlane.priorityClassName=")
+    with pytest.raises(subprocess.CalledProcessError):
+        template("--set=priorityQuota.create=true", *none)
+    assert "priorityQuota.create: true makes a quota for the PriorityClasses" in capfd.readouterr().err
+
+
 def test_a_quota_admits_all_priority_classes_and_the_job_that_removes_kerf() -> None:
     """The quota of the installation is gone when the job begins."""
     assert "ResourceQuota" not in {d["kind"] for d in _all()}

@@ -182,6 +182,16 @@ def test_what_ended_long_ago_is_forgotten() -> None:
     assert sorted(r.key for r in book.usage("pod", 0)) == ["team/p-live", "team/p-new"]
 
 
+def test_of_a_slice_that_lives_on_what_it_had_before_its_last_old_change_is_forgotten() -> None:
+    changes = (began("a", at=1000, gpus=()), began("a", at=2000, memory=250), began("a", at=6000, memory=1000))
+    book = make_book(SIZE, began("a"), *changes)
+    book.forget(5000)
+    (row,) = book.usage("pod", 8000)
+    assert (row.gpu_seconds, row.slices, row.live) == (0.25 * 4 + 2.0, 1, 1)
+    assert [one.gpus for one in book.live()] == [(("G", 1000, 0),)]
+    assert book._db.execute("SELECT COUNT(*) FROM held").fetchone() == (1,)
+
+
 def test_labels_are_forgotten_with_the_last_slice_of_their_pod_and_of_pods_that_never_ran() -> None:
     labels = [Labelled(uid, (("team", "x"),), 0) for uid in ("u-old", "u-live", "u-never")]
     book = make_book(SIZE, began("old"), Ended("old", 1000), began("live"), *labels)

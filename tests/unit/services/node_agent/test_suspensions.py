@@ -353,6 +353,29 @@ def test_what_a_slice_has_is_told_when_it_is_suspended_and_when_it_has_all_back(
     assert len({one.event_id for one in told}) == 3
 
 
+def test_what_a_new_leader_orders_again_changes_nothing_and_is_not_told() -> None:
+    core = slices("a")
+    said(core, share("a", CHECKPOINT))
+    (again,) = [
+        one for one in core.handle(sync(share("a", CHECKPOINT), term=2), 0.0) if isinstance(one, m.SuspendSlices)
+    ]
+    assert not events(core.handle(m.SuspensionDone(again.request, (m.SuspendResult(again.tasks[0]),)), 0.0))
+
+
+def test_a_slice_that_starts_again_after_a_suspension_has_another_event() -> None:
+    """With the id of its first one it would be dropped, and the slice be billed for nothing."""
+    core = agent()
+    found = inventory().inventory
+    core.handle(m.InventorySeen(msgspec.structs.replace(found, strategies=("interposer",))), 0.0)
+    ids = []
+    for number in (1, 3):
+        core.handle(m.GrantReceived(msgspec.structs.replace(share("a"), number=number)), 0.0)
+        ids += [one.event_id for one in core.handle(start("a"), 0.0) if isinstance(one, m.Publish)]
+        core.handle(ended("a"), 0.0)
+        core.handle(m.GrantReceived(msgspec.structs.replace(share("a", CHECKPOINT), number=number + 1)), 0.0)
+    assert len(set(ids)) == 2
+
+
 def test_a_container_that_starts_in_a_suspended_pod_is_told_with_what_is_left() -> None:
     core = slices("a")
     said(core, share("a", THROTTLE))
