@@ -54,7 +54,6 @@ class Core:
         self._inventories: dict[str, Inventory] = {}
         self._retired: set[str] = set()
         """Nodes without an inventory that were counted before. One may come back without an event."""
-        self._all_listed = False
         self._model: dict[str, str] = {}
         self.status = StatusAnswer()
         self.queues: tuple[QueueStanding, ...] = ()
@@ -78,7 +77,7 @@ class Core:
                 if event.labels:
                     return [Labelled(event.uid, tuple(sorted(event.labels.items())), round(at_s * 1000))]
             case NodeInventoried():
-                return self._inventoried(event, at_s)
+                return [Capacity(event.node, round(at_s * 1000), event.gpus, ", ".join(event.models))]
             case PlacementRejected():
                 self._outcomes.of("rejected").add()
                 self._rejections.of(event.explanation.summary[0].code if event.explanation.summary else "unknown").add()
@@ -121,17 +120,9 @@ class Core:
         return [*back, *(GpuSize(gpu.uuid, gpu.memory_mib) for gpu in inventory.gpus)]
 
     def all_listed(self, counted: Iterable[str], now_s: float) -> list[Record]:
-        """After every inventory was given: of the nodes that are `counted`, those without one have retired while this
-        process did not run."""
-        self._all_listed = True
+        """When every inventory was given: of the nodes that are `counted`, those without one have retired while this
+        process did not run, or before it had read their events."""
         return [record for node in counted if node not in self._inventories for record in self._retire(node, now_s)]
-
-    def _inventoried(self, event: NodeInventoried, at_s: float) -> list[Record]:
-        """A node without an inventory came and went while this process did not run; or its inventory comes in a
-        moment, which counts it again."""
-        there = Capacity(event.node, round(at_s * 1000), event.gpus, ", ".join(event.models))
-        went = self._all_listed and event.node not in self._inventories
-        return [there, *(self._retire(event.node, at_s + 0.001) if went else [])]
 
     def _retire(self, node: str, now_s: float) -> list[Record]:
         self._retired.add(node)

@@ -74,7 +74,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     status_every_s: Seconds = 2.0
     write_every_s: Seconds = 0.5
     missed_ends_every_s: Seconds = 300.0
-    """How often placement is asked which of the slices that are counted have ended without an event."""
+    """How often placement is asked which of the slices that are counted have ended without an event, and it is looked
+    for nodes that have gone without one."""
     prices: str = ""
     """Path of the price file; empty: nothing is priced."""
     page_host: str = "127.0.0.1"
@@ -141,7 +142,7 @@ class MetricsService(Service):
             "kerf_usage_ends_missed_total", "Grants that had ended by placement's book, and of which no event told it."
         )
         ctx.metrics.observe_by("kerf_traces_kept", "Traces that can be asked for.", lambda: float(len(self._traces)))
-        self._lag_s = 0.0
+        self._lag_s, self._are_nodes_listed = 0.0, False
         await ctx.bus.subscribe(metrics_queries.USAGE.subject, self._usage)
         await ctx.bus.subscribe(metrics_queries.COST.subject, self._cost)
         await ctx.bus.subscribe(metrics_queries.TRACE.subject, self._trace)
@@ -206,7 +207,13 @@ class MetricsService(Service):
         self._ctx.health.set("events", ok=True)
 
     async def _nodes_listed(self) -> None:
-        self._note(self.core.all_listed(await self._blocking(self._book.nodes), self._ctx.now()))
+        self._are_nodes_listed = True
+        try:
+            counted = await self._blocking(self._book.nodes)
+        except sqlite3.Error as error:
+            self._ctx.log.error("nodes_not_looked_for", error=str(error))  # the next look comes in some minutes
+            return
+        self._note(self.core.all_listed(counted, self._ctx.now()))
 
     # --- in ---------------------------------------------------------------------------------------------------
 
@@ -364,6 +371,8 @@ class MetricsService(Service):
         while True:
             await asyncio.sleep(self._config.missed_ends_every_s)
             over: list[str] = []
+            if self._are_nodes_listed:
+                await self._nodes_listed()  # events of nodes that are gone may have been read since
             try:
                 for asked in parts(self.core.held(), GRANTS_ASKED_ABOUT):
                     query = encode(EndedGrantsQuery(grant_ids=asked))

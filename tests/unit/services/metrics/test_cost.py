@@ -196,14 +196,15 @@ def test_a_node_that_went_while_no_metrics_ran_is_capacity_no_more_and_may_come_
     assert book.capacity_ms(1000, 2000) == {"H200": 8000, "X": 4 * 500}, "once"
 
 
-def test_a_node_that_came_and_went_while_no_metrics_ran_is_no_capacity() -> None:
+def test_a_node_that_came_and_went_while_no_metrics_ran_is_no_capacity_once_its_events_are_read() -> None:
     core, book = Core(Metrics()), book_of()
     book.write(core.all_listed(book.nodes(), 1.0), 2)
-    event = NodeInventoried(node="x", gpus=8, memory_mib=1, models=("X",))
-    book.write(core.event(*unwrap(wrap(event, source="/test", now_s=2.0)[1])), 3)
-    assert book.capacity_ms(0, 10_000) == {"X": 8}, "a millisecond"
-    book.write(core.inventory("x", found("x", 8), 3.0), 4)
-    assert book.capacity_ms(3000, 4000) == {"X": 8000}, "or its inventory was only late"
+    for number, at_s in enumerate((2.0, 3.0)):
+        event = NodeInventoried(node="x", gpus=8, memory_mib=1, models=("X",), generation=number)
+        book.write(core.event(*unwrap(wrap(event, source="/test", now_s=at_s)[1])), 3 + number)
+    book.write(core.all_listed(book.nodes(), 4.0), 5)
+    assert book.capacity_ms(0, 10_000) == {"X": 8 * 2000}
+    assert book.nodes() == []
 
 
 def found(node: str, gpus: int) -> Inventory:
