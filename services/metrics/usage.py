@@ -48,6 +48,7 @@ CREATE TABLE IF NOT EXISTS stranded (hour_ms INTEGER PRIMARY KEY, milli_ms INTEG
 _COLUMNS = {"namespace": "s.namespace", "pod": "s.namespace || '/' || s.pod", "model": "s.model"}
 _PPM = 1_000_000
 _SHARE = "MAX(x.compute_milli * 1000, COALESCE(MIN(1000000, x.memory_mib * 1000000 / NULLIF(g.memory_mib, 0)), 0))"
+_IN_PERIOD = "s.started_ms < :until_ms AND COALESCE(e.ended_ms, :until_ms) > :since_ms"
 _STRETCHES = f"""
 WITH stretch AS (
   SELECT grant_id, container, 1 AS first, started_ms AS from_ms,
@@ -63,7 +64,7 @@ WITH stretch AS (
   FROM held x LEFT JOIN gpu g USING (uuid)
   WHERE (x.grant_id, x.container) IN (
     SELECT s.grant_id, s.container FROM slice s LEFT JOIN ended e USING (grant_id)
-    WHERE s.started_ms < :until_ms AND COALESCE(e.ended_ms, :until_ms) > :since_ms)
+    WHERE {_IN_PERIOD})
   GROUP BY grant_id, container, at_ms)
 """  # noqa: S608 - a constant
 """The times in which a slice had the same of each GPU: `ppm` are millionths of a GPU. `first` is 1 for one of them, so
@@ -76,17 +77,16 @@ SELECT key, SUM(ppm * seconds) / 1000000, SUM(memory * seconds), SUM(first), SUM
   FROM stretch t JOIN slice s USING (grant_id, container) LEFT JOIN ended e USING (grant_id))
 GROUP BY key ORDER BY 2 DESC, key LIMIT :most
 """
-_COST = """
+_COST = f"""
 SELECT key, model, SUM(x / 1000000), SUM(x % 1000000), SUM(y / 1000000), SUM(y % 1000000), SUM(first), SUM(live) FROM (
   SELECT key, model, ppm * ms AS x, memory * ms AS y, first, live FROM (
-    SELECT {key} AS key, s.model AS model, t.ppm, t.memory, t.first, t.first * (e.grant_id IS NULL) AS live,
+    SELECT {{key}} AS key, s.model AS model, t.ppm, t.memory, t.first, t.first * (e.grant_id IS NULL) AS live,
       MAX(0, MIN(COALESCE(t.to_ms, :until_ms), COALESCE(e.ended_ms, :until_ms), :until_ms)
                - MAX(t.from_ms, :since_ms)) AS ms
     FROM stretch t JOIN slice s USING (grant_id, container) LEFT JOIN ended e USING (grant_id)
-    WHERE s.started_ms < :until_ms AND COALESCE(e.ended_ms, :until_ms) > :since_ms
-      AND COALESCE(e.ended_ms, :until_ms) > s.started_ms))
+    WHERE {_IN_PERIOD} AND COALESCE(e.ended_ms, :until_ms) > s.started_ms))
 GROUP BY key, model
-"""
+"""  # noqa: S608 - a constant, but for the key
 """Integers throughout, split before they are summed: SQLite has 64 bits, and a month of a large cluster has more."""
 
 
@@ -355,7 +355,7 @@ class UsageBook:
         return {model: amount for model, amount in found.items() if amount}
 
     def nodes(self) -> list[str]:
-        """Nodes whose GPUs are counted as capacity now."""
+        """Nodes with GPUs that are counted as capacity now."""
         rows = self._db.execute(
             "SELECT node FROM capacity c WHERE gpus > 0 "
             "AND at_ms = (SELECT MAX(at_ms) FROM capacity later WHERE later.node = c.node)"

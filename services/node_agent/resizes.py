@@ -107,7 +107,7 @@ class Resizes:
         known = self._store.get(event.task.grant_id)
         if known is None or event.reason:
             return []
-        return [*slice_changes.events_of(known, self._store, self._gpus.inventory, self._node)]
+        return slice_changes.events_of(known, self._store, self._gpus.inventory, self._node)
 
     def told(self, answer: Accepted, not_resized: str = "") -> m.Answer:
         """The answer, with what is known of the amounts."""

@@ -17,9 +17,9 @@ def after_suspensions(
     store: GrantStore,
     inventory: Inventory | None,
     node: str,
-) -> list[m.Publish]:
+) -> list[m.Command]:
     """What the slices have that have something else now. `failed`: ids of the grants of those that have not."""
-    out: list[m.Publish] = []
+    out: list[m.Command] = []
     for result in results:
         known, task = store.get(result.task.grant_id), result.task
         # Each new leader orders again what a suspended pod has done long ago.
@@ -29,7 +29,7 @@ def after_suspensions(
     return out
 
 
-def events_of(known: KnownGrant, store: GrantStore, inventory: Inventory | None, node: str) -> list[m.Publish]:
+def events_of(known: KnownGrant, store: GrantStore, inventory: Inventory | None, node: str) -> list[m.Command]:
     """What each container of a grant has that runs."""
     return [
         enforced_event(known, lease, share, inventory, node)

@@ -17,7 +17,7 @@ _RESOURCES = ("pods/binding", "bindings")
 
 def accounts(listed: str) -> list[str]:
     """The accounts of the list, separated as the policy kerf-binding separates them."""
-    return [name for name in re.split(r"[ \t\r\n]", listed) if name]
+    return re.findall(r"[^ \t\r\n]+", listed)
 
 
 def unlisted(

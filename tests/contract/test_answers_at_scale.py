@@ -79,7 +79,7 @@ def placement() -> Core:
     core.handle(m.FactsSeen(build.put(build.queues(_queues()))), 0.0)
     for number in range(NODES):
         core.handle(m.InventorySeen(inventory(number)), 0.0)
-    core.nodes.open = True  # as of a leader whose takeover is over
+    core.nodes.open = True  # as after a takeover
     return core
 
 

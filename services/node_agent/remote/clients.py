@@ -20,12 +20,12 @@ from services.node_agent.messages import SliceNotReady
 from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.remote import programs
 from services.node_agent.remote.programs import CONTAINER_LIBRARY, PRELOAD, Certificates, ProgramError
-from services.node_agent.remote.slices import slice_name, slice_secret
+from services.node_agent.remote.slices import slice_name
 from services.node_agent.strategies import selinux
 from shared.model.grant import ContainerGrant
 from shared.model.names import certificate_name
 
-SOCKET, SECRET, WAY, CONNECTED = "socket", "secret", "way", "connected"
+SOCKET, WAY, CONNECTED = "socket", "way", "connected"
 PROGRAMS = "programs"
 """The folder that the container sees, with the socket alone."""
 CONTAINER_FOLDER = "/run/kerf/remote"
@@ -108,7 +108,7 @@ class Clients:
                     continue
                 async with self._lock(folder):
                     if (folder / WAY).exists():
-                        programs.put(folder / SECRET, self._secret(folder))  # the key may be another one by now
+                        programs.put_secret(folder, self._key())  # the key may be another one by now
                         if not self._cgroup(folder).pids():
                             await self._connect(folder)
             except (OSError, ValueError) as error:
@@ -122,11 +122,8 @@ class Clients:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         (folder / PROGRAMS).mkdir(mode=0o755, exist_ok=True)
         selinux.label(folder / PROGRAMS)
-        programs.put(folder / SECRET, self._secret(folder))
+        programs.put_secret(folder, self._key())
         measured_files.store(folder / WAY, way)
-
-    def _secret(self, folder: Path) -> str:
-        return f"{slice_secret(self._key(), folder.name)}\n"
 
     async def _connect(self, folder: Path) -> None:
         """Starts the container's proxy, unless it runs. Raises ProgramError."""
@@ -143,7 +140,7 @@ class Clients:
         await programs.start(
             (
                 *self._prefix, str(self._build / programs.PROXY), "connect", str(at), way.address, way.peer,
-                folder.name, str(folder / SECRET), *self._certificates.arguments,
+                folder.name, str(folder / programs.SECRET), *self._certificates.arguments,
             ),
             folder=folder,
             cgroup=cgroup,

@@ -14,12 +14,13 @@ import msgspec
 
 from services.node_agent.cdi.spec import Mount
 from services.node_agent.processes.own_cgroup import JOIN, OwnCgroup
+from services.node_agent.remote.slices import slice_secret
 from services.node_agent.strategies import selinux
 
 SERVER, PROXY, CLIENT = "server", "proxy", "libcuda.so.1"
 PRELOAD = "ld.so.preload"
 CONTAINER_LIBRARY = "/run/kerf/libkerf-remote.so"
-LOG = "log"
+LOG, SECRET = "log", "secret"
 TAIL_BYTES = 400
 LOG_BYTES, LOG_KEPT_BYTES = 1 << 20, 1 << 16
 """A log that is longer is cut to its end: a program writes at most 100 lines a minute, but for as long as it runs."""
@@ -145,6 +146,12 @@ def put(path: Path, text: str) -> None:
     with os.fdopen(os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
         file.write(text)
     beside.replace(path)
+
+
+def put_secret(folder: Path, key: bytes) -> None:
+    """Puts what the slice of this folder's name has to know, on both nodes, by this key. Raises OSError, and ValueError
+    where it is none."""
+    put(folder / SECRET, f"{slice_secret(key, folder.name)}\n")
 
 
 def shorten_logs(folder: Path) -> None:

@@ -20,13 +20,13 @@ from services.node_agent import messages as m
 from services.node_agent.cdi.spec import ContainerEdits, Mount
 from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.remote import programs
-from services.node_agent.remote.slices import slice_name, slice_secret
+from services.node_agent.remote.slices import slice_name
 from services.node_agent.strategies.interposer import CONTAINER_DIR, CONTAINER_LIBRARY, PRELOAD
 from shared.model.grant import ContainerGrant, Grant
 from shared.model.names import certificate_name
 from shared.model.units import MIB
 
-PEER, SECRET, OWNER, SOCKET = "peer", "secret", "owner", "socket"
+PEER, OWNER, SOCKET = "peer", "owner", "socket"
 CGROUP = "kerf-remote"
 TASKS = 8192
 """Threads and processes of one server: a thread for each thread of its programs, and the driver's own."""
@@ -106,9 +106,9 @@ class Serving:
         """Gives all servers the secrets by the present key. Returns what could not be done."""
         failed = []
         for folder, _ in self._owners():
-            if (folder / SECRET).exists():  # else it is being ended, and lets no more clients in
+            if (folder / programs.SECRET).exists():  # else it is being ended, and lets no more clients in
                 try:
-                    programs.put(folder / SECRET, self._secret(folder))
+                    programs.put_secret(folder, self._key())
                 except (OSError, ValueError) as error:
                     failed.append(str(error))
         return failed
@@ -118,7 +118,7 @@ class Serving:
         for folder, owner in self._owners():
             if (owner.uid, owner.container) == (uid, container) and grant_id in ("", owner.grant_id):
                 # First nobody new can come, then what runs is ended.
-                (folder / SECRET).unlink(missing_ok=True)
+                (folder / programs.SECRET).unlink(missing_ok=True)
                 await self._cgroup(uid, folder.name).end(END_S)
                 shutil.rmtree(folder)
 
@@ -137,10 +137,7 @@ class Serving:
 
     def _admit(self, folder: Path, peer_node: str) -> None:
         programs.put(folder / PEER, f"{certificate_name(peer_node)}\n")
-        programs.put(folder / SECRET, self._secret(folder))
-
-    def _secret(self, folder: Path) -> str:
-        return f"{slice_secret(self._key(), folder.name)}\n"
+        programs.put_secret(folder, self._key())
 
     def _command(self, edits: ContainerEdits) -> tuple[str, ...]:
         """The server with the slice's control block where a container has it, under the interposer if the strategy has
@@ -169,8 +166,8 @@ def _is_of_the_interposer(mount: Mount) -> bool:
 
 
 def _listens(path: Path) -> bool:
-    """Whether a server listens there. The server sees a connection that ends before its first word. One whose queue is
-    full listens too: it is busy or stuck, what it has on the GPU is its programs', and no start would help."""
+    """Whether a server listens there. The server sees a connection that ends before its first word. One with a full
+    queue listens too: it is busy or stuck, what it has on the GPU is its programs', and no start would help."""
     with socket.socket(socket.AF_UNIX) as probe:
         probe.setblocking(False)  # else the agent stands still for as long as the queue is full
         try:

@@ -66,7 +66,7 @@ def _within(
 
 
 def _rivals(state: PodState, book: Book, turns: TurnPolicy) -> Iterable[PodState]:
-    """A waiting pod of each job of its circle, few of some."""
+    """A waiting pod of each job of its circle; of a job that is suspended in part two."""
     circle, seen = turns.circle(state), set[str]()
     for other in book.pods.values():
         if other.uid in seen:

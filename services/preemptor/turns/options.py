@@ -119,15 +119,15 @@ class Options:
         for one in self._able:
             for name in {member.charged for member in one.job.members}:
                 self._by_node.setdefault(name, []).append(one)
-        self._highest_on: dict[tuple[str, str], int] = {}
-        """By GPU, the highest level of the jobs on it."""
-        for one in self._able:
-            for gpu in self._gpus_of(one.job):
-                self._highest_on[gpu] = max(one.level, self._highest_on.get(gpu, one.level))
         self._made: Transaction | None = None
         self._gpus: dict[str, set[tuple[str, str]]] = {}
         self._able_to: dict[tuple[str, SuspendAction], bool] = {}
         """By jobs that run, what is looked up again and again."""
+        self._highest_on: dict[tuple[str, str], int] = {}
+        """By GPU, the highest level of the jobs on it."""
+        for one in self._able:
+            for gpu in self._gpus_under(one):
+                self._highest_on[gpu] = max(one.level, self._highest_on.get(gpu, one.level))
         self._kept: set[str] = set()
         """Jobs whose turn goes on until it was worth the copies of an overdue one: no job behind that one ends it."""
         self._no_room: set[str] = set()

@@ -122,7 +122,11 @@ MUTANTS = [
         name="rebooted-node-used",
         what="a node that has rebooted is used before its sync",
         file=NODES,
-        old="            self._unsync(node)\n            self.book.set_agent_trouble(node, UNANSWERED)\n            out += self._sync",
+        old=(
+            "            self._unsync(node)\n"
+            "            self.book.set_agent_trouble(node, UNANSWERED)\n"
+            "            out += self._sync"
+        ),
         new="            out += self._sync",
         tests=(f"{TEST}::test_a_rebooted_node_gets_nothing_before_it_has_answered_a_sync",),
     ),

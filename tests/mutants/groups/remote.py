@@ -57,7 +57,7 @@ MUTANTS = [
         name="secret-comes-back-at-the-end",
         what="the secret of a server that is being ended is written again, and new clients come in",
         file="services/node_agent/remote/serving.py",
-        old="            if (folder / SECRET).exists():  #",
+        old="            if (folder / programs.SECRET).exists():  #",
         new="            if True:  #",
         tests=(_UNIT + "test_serving.py::test_another_key_reaches_all_servers_but_those_that_are_being_ended",),
     ),

@@ -15,7 +15,8 @@ import pytest
 from services.node_agent import measured_files
 from services.node_agent.processes.own_cgroup import OwnCgroup
 from services.node_agent.remote import serving
-from services.node_agent.remote.serving import OWNER, PEER, SECRET, SOCKET, Owner, Serving
+from services.node_agent.remote.programs import SECRET
+from services.node_agent.remote.serving import OWNER, PEER, SOCKET, Owner, Serving
 from services.node_agent.remote.slices import slice_name, slice_secret
 from shared.model.names import certificate_name
 
