@@ -2,7 +2,8 @@
 
 The numbers are those of the fault list in the decision record on nats-py: 3 (a time-out means unknown), 4 (error
 callbacks never raise, liveness is a round trip), 5 (pings every 2 s), 8 (replies echo no headers), 9 (endless
-reconnects; the owner is notified when the client closes for good), 13 (callers' headers are never modified).
+reconnects; the owner is notified when the client closes for good or stops connecting), 13 (callers' headers are never
+modified).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from shared.bus import parts
 from shared.bus.outage import Outage
 from shared.bus.port import AnswerFailed, BusError, NoResponder, NotConnected, NotTaken, Unknown
 from shared.bus.tasks import end
+from shared.bus.transport import ANSWER_S, Transport
 from shared.redaction import redact
 
 if TYPE_CHECKING:
@@ -33,6 +35,8 @@ if TYPE_CHECKING:
 PING_INTERVAL_S = 2
 MAX_OUTSTANDING_PINGS = 2
 RECONNECT_WAIT_S = 0.25
+STOPPED_S = 60.0
+"""A client that has lost its connection and does not connect for so long never will. An attempt takes up to 12 s."""
 PENDING_BYTES = 8 * 1024 * 1024
 """How much may wait in memory while the server is away. More is refused."""
 
@@ -49,6 +53,16 @@ class _Client(Client):
     uvloop raises RuntimeError where something is written to a closed transport of TCP; asyncio, and TLS on uvloop, drop
     it. Here that is a lost connection, and what was not written goes out on the next one.
     """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attempts = 0
+
+    async def _connect_to_server(self, server: Any) -> None:
+        self.attempts += 1
+        if self._transport is None:
+            self._transport = Transport()
+        await super()._connect_to_server(server)
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         try:
@@ -114,6 +128,8 @@ class Connection:
         self._routes: dict[str, Callable[[str, Msg], None]] = {}
         self._up = asyncio.Event()
         self._closing = False
+        self._over = False
+        """The client closed for good by itself."""
         self._denied_subscriptions: set[str] = set()
         self._denied_publishes: set[str] = set()
         self._reconnect_callbacks: list[Callable[[], Awaitable[None]]] = []
@@ -154,7 +170,7 @@ class Connection:
                 name=name,
                 allow_reconnect=True,
                 max_reconnect_attempts=-1,
-                connect_timeout=2,
+                connect_timeout=ANSWER_S,  # type: ignore[arg-type]  # only ever waited for
                 reconnect_time_wait=RECONNECT_WAIT_S,  # type: ignore[arg-type]  # only ever slept on; a fraction is fine
                 ping_interval=PING_INTERVAL_S,
                 max_outstanding_pings=MAX_OUTSTANDING_PINGS,
@@ -187,6 +203,7 @@ class Connection:
         self._up.set()
         self._outage_over()
         await self.nc.subscribe(f"{self._prefix}.>", cb=self._on_reply)
+        self.spawn(self._notice_a_stop())
 
     async def close(self) -> None:
         """Closes for good. Messages published before are sent first, within 2 s."""
@@ -335,7 +352,22 @@ class Connection:
         self._up.clear()
         if self._closing or self._refusal is not None:
             return
-        reason = f"the NATS client closed for good: {self.nc.last_error}"
+        self._report_closed(f"the NATS client closed for good: {self.nc.last_error}")
+
+    async def _notice_a_stop(self) -> None:
+        """Whatever keeps nats-py from connecting again, a fault of its own included."""
+        parts_of_it = 6  # a process that was frozen for long misses one of them, not all
+        idle, seen = 0, -1
+        while idle < parts_of_it:
+            await asyncio.sleep(STOPPED_S / parts_of_it)
+            idle = idle + 1 if not self.connected and self.nc.attempts == seen else 0
+            seen = self.nc.attempts
+        self._report_closed(f"the NATS client has not tried to connect for {STOPPED_S:.0f} s: {self.nc.last_error}")
+
+    def _report_closed(self, reason: str) -> None:
+        if self._over:
+            return
+        self._over = True
         log.error("bus_closed", reason=reason)
         if self._on_closed is not None:
             self._on_closed(reason)

@@ -20,6 +20,8 @@ class Wire:
         self._flowing.set()
         self._answering = asyncio.Event()
         self._answering.set()
+        self._interjected = b""
+        self._greet_only = False
         self.port = 0
         self.accepted = 0
 
@@ -66,6 +68,14 @@ class Wire:
         else:
             self._answering.set()
 
+    def interject(self, data: bytes) -> None:
+        """The server seems to say this after its first words, on each new connection."""
+        self._interjected = data
+
+    def greet_only(self, only: bool = True) -> None:
+        """A connection ends once the server has said its first words."""
+        self._greet_only = only
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         if not self._open:
@@ -77,22 +87,30 @@ class Wire:
             writer.transport.abort()  # the server is down: the client shall see just that
             return
         self._writers |= {writer, there_writer}
-        for source, sink, gates in (
-            (reader, there_writer, (self._flowing,)),
-            (there_reader, writer, (self._flowing, self._answering)),
+        for work in (
+            self._pump(reader, there_writer, (self._flowing,)),
+            self._pump(there_reader, writer, (self._flowing, self._answering), self._interjected, self._greet_only),
         ):
-            task = asyncio.create_task(self._pump(source, sink, gates))
+            task = asyncio.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     async def _pump(
-        self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, gates: tuple[asyncio.Event, ...]
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        gates: tuple[asyncio.Event, ...],
+        interjected: bytes = b"",
+        first_only: bool = False,
     ) -> None:
         with contextlib.suppress(ConnectionError):  # the cut is the purpose
             while data := await source.read(65536):
                 for gate in gates:
                     await gate.wait()
-                sink.write(data)
+                sink.write(data + interjected)
+                interjected = b""
                 await sink.drain()
+                if first_only:
+                    break
         sink.close()
         self._writers.discard(sink)

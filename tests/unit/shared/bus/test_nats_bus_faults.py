@@ -1,6 +1,6 @@
-"""The thirteen known faults of nats-py 2.16, each with the proof that the bus does not have it.
+"""The fifteen known faults of nats-py 2.16, each with the proof that the bus does not have it.
 
-Numbers are those of docs/decisions/0030-nats-py-faults.md.
+Numbers are those of docs/decisions/0030-nats-py-faults.md; fault 14 is of TLS, in test_nats_bus_tls.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from shared.bus.port import Incoming, KvEntry, NoStream, NotConnected, Refused, 
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from tests.support.waiting import eventually
+from tests.support.wire import Wire
 
 
 class Recorder:
@@ -227,6 +228,16 @@ async def test_fault_9_reconnects_never_stop_and_a_final_close_is_reported(serve
     assert not bus.connected
 
 
+async def test_fault_9_a_client_that_stopped_connecting_is_reported(connect, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fault 9: an -ERR that came before nats-py took itself for connected closes it without any callback."""
+    monkeypatch.setattr("shared.bus.connection.STOPPED_S", 0.3)
+    told: list[str] = []
+    bus = await connect(on_closed=told.append)
+    await bus._connection.nc._close(bus._connection.nc.CLOSED, do_cbs=False)  # as it does then
+    await eventually(lambda: told)
+    assert "has not tried to connect" in told[0]
+
+
 async def test_fault_9_an_orderly_close_is_no_alarm(connect) -> None:
     told: list[str] = []
     bus = await connect(on_closed=told.append)
@@ -279,3 +290,20 @@ async def test_fault_13_headers_of_the_caller_are_not_changed(bus: NatsBus) -> N
     await bus.publish("kerf.test.x", b"", headers=headers)
     await bus.js.store("KERF_EVENTS", "kerf.v1.event.a.b.ns.c", b"{}", headers, timeout_s=2)
     assert headers == {"a": "b"}
+
+
+@pytest.mark.parametrize("said", [b"PING\r\n", b'INFO {"server_id":"a"}\r\n', b"PING\r\nPING\r\n"])
+async def test_fault_15_what_a_server_says_before_its_answer_is_not_the_answer(
+    server: EmbeddedServer, connect, said: bytes
+) -> None:
+    """Fault 15: nats-py takes the first line for the answer, and is then neither connected nor ever again will be.
+
+    The server pings a client 2 s after it came, also one that it has not let in yet.
+    """
+    async with Wire(server.port) as wire:
+        wire.interject(said)
+        bus = await connect(f"nats://127.0.0.1:{wire.port}")
+        assert bus.connected
+        wire.cut()
+        await eventually(lambda: bus.stats.reconnects == 1 and bus.connected)
+        assert await bus.alive()

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import uvloop
 
 from services.operator import certificates as pki
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError
 from tests.support.waiting import eventually
+from tests.support.wire import Wire
+
+Loops = Callable[[], asyncio.AbstractEventLoop]
 
 
 def authority() -> pki.Authority:
@@ -37,6 +43,31 @@ async def test_a_ca_that_came_to_the_file_later_is_trusted_at_the_next_connectio
         serve(tmp_path, new)
         await server.restart()
         await eventually(bus.alive)
+
+
+@pytest.mark.parametrize("factory", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def test_fault_14_a_connection_that_ends_in_silence_is_made_anew_at_once(tmp_path: Path, factory: Loops) -> None:
+    """nats-py waits 30 s for the end of TLS, and for ever after a handshake that was not completed."""
+
+    async def lose() -> None:
+        by = authority()
+        ca = tmp_path / "ca.crt"
+        ca.write_text(by.pem.certificate)
+        async with EmbeddedServer(extra_config=serve(tmp_path, by)) as server, Wire(server.port) as wire:
+            wire.greet_only()
+            opening = asyncio.create_task(NatsBus.connect(f"nats://127.0.0.1:{wire.port}", ca_file=str(ca)))
+            await eventually(lambda: wire.accepted >= 2, within_s=10)
+            wire.greet_only(False)
+            async with await opening as bus:
+                assert await bus.alive()
+                accepted = wire.accepted
+                wire.freeze()
+                await eventually(lambda: wire.accepted > accepted, within_s=20)
+                wire.thaw()
+                await eventually(bus.alive)
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(lose())
 
 
 async def test_a_server_of_another_ca_is_not_believed(tmp_path: Path) -> None:
