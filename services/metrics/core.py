@@ -7,8 +7,8 @@ crash do rise twice, as Prometheus' counters start again anyway).
 from __future__ import annotations
 
 import datetime
-from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 
 import msgspec
@@ -77,7 +77,7 @@ class Core:
                 if event.labels:
                     return [Labelled(event.uid, tuple(sorted(event.labels.items())), round(at_s * 1000))]
             case NodeInventoried():
-                return [Capacity(event.node, round(at_s * 1000), event.gpus, ", ".join(event.models))]
+                return [_capacity(event.node, at_s, event.gpus, event.models, event.gpus_by_model)]
             case PlacementRejected():
                 self._outcomes.of("rejected").add()
                 self._rejections.of(event.explanation.summary[0].code if event.explanation.summary else "unknown").add()
@@ -115,8 +115,8 @@ class Core:
         back: list[Record] = []
         if node in self._retired:
             self._retired.discard(node)
-            models = ", ".join(sorted({gpu.model for gpu in inventory.gpus}))
-            back.append(Capacity(node, round(now_s * 1000), len(inventory.gpus), models))
+            models = Counter(gpu.model for gpu in inventory.gpus)
+            back.append(_capacity(node, now_s, len(inventory.gpus), sorted(models), models))
         return [*back, *(GpuSize(gpu.uuid, gpu.memory_mib) for gpu in inventory.gpus)]
 
     def all_listed(self, counted: Iterable[str], now_s: float) -> list[Record]:
@@ -257,6 +257,11 @@ class Core:
 
     def _of_status(self, field: str, unit: float) -> float:
         return float(getattr(self.status, field) * unit)
+
+
+def _capacity(node: str, at_s: float, gpus: int, models: Iterable[str], by_model: Mapping[str, int]) -> Capacity:
+    several = tuple(sorted(by_model.items())) if len(by_model) > 1 else ()
+    return Capacity(node, round(at_s * 1000), gpus, ", ".join(models), several)
 
 
 class Shown(msgspec.Struct, frozen=True):

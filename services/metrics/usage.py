@@ -43,6 +43,9 @@ CREATE TABLE IF NOT EXISTS label (
 CREATE TABLE IF NOT EXISTS capacity (
   node TEXT NOT NULL, at_ms INTEGER NOT NULL, gpus INTEGER NOT NULL, model TEXT NOT NULL,
   PRIMARY KEY (node, at_ms)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS capacity_part (
+  node TEXT NOT NULL, at_ms INTEGER NOT NULL, model TEXT NOT NULL, gpus INTEGER NOT NULL,
+  PRIMARY KEY (node, at_ms, model)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS stranded (hour_ms INTEGER PRIMARY KEY, milli_ms INTEGER NOT NULL) WITHOUT ROWID;
 """
 _COLUMNS = {"namespace": "s.namespace", "pod": "s.namespace || '/' || s.pod", "model": "s.model"}
@@ -146,6 +149,8 @@ class Capacity(msgspec.Struct, frozen=True):
     at_ms: int
     gpus: int
     model: str
+    by_model: tuple[tuple[str, int], ...] = ()
+    """Of a node with several models: how many it has of each."""
 
 
 class Stranded(msgspec.Struct, frozen=True):
@@ -184,8 +189,7 @@ class UsageBook:
                     "file away to start with an empty one"
                 )
             # WAL and NORMAL: a crash of the process loses nothing, one of the machine at most the newest commits, and
-            # the
-            # place in the stream with them, so that they are written again.
+            # the place in the stream with them, so that they are written again.
             for statement in ("PRAGMA journal_mode=WAL", "PRAGMA synchronous=NORMAL", f"PRAGMA user_version={VERSION}"):
                 self._db.execute(statement)
             self._db.executescript(_TABLES)
@@ -237,6 +241,10 @@ class UsageBook:
                     "INSERT INTO capacity VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET gpus = excluded.gpus, "
                     "model = excluded.model",
                     (record.node, record.at_ms, record.gpus, record.model),
+                )
+                db.executemany(
+                    "INSERT OR REPLACE INTO capacity_part VALUES (?,?,?,?)",
+                    [(record.node, record.at_ms, model, gpus) for model, gpus in record.by_model],
                 )
             case Stranded():
                 db.execute(
@@ -346,12 +354,14 @@ class UsageBook:
         """GPUs times milliseconds that there were, by model."""
         found: dict[str, int] = {}
         rows = self._db.execute(
-            "SELECT node, at_ms, gpus, model FROM capacity WHERE at_ms < ? ORDER BY node, at_ms", (until_ms,)
-        ).fetchall()
-        for index, (node, at_ms, gpus, model) in enumerate(rows):
-            following = rows[index + 1] if index + 1 < len(rows) else None
-            end_ms = following[1] if following is not None and following[0] == node else until_ms
-            found[model] = found.get(model, 0) + gpus * max(0, min(end_ms, until_ms) - max(at_ms, since_ms))
+            "SELECT at_ms, COALESCE(p.gpus, c.gpus), COALESCE(p.model, c.model), "
+            "(SELECT MIN(later.at_ms) FROM capacity later WHERE later.node = c.node AND later.at_ms > c.at_ms) "
+            "FROM capacity c LEFT JOIN capacity_part p USING (node, at_ms) WHERE at_ms < ?",
+            (until_ms,),
+        )
+        for at_ms, gpus, model, next_ms in rows:
+            end_ms = until_ms if next_ms is None else min(next_ms, until_ms)
+            found[model] = found.get(model, 0) + gpus * max(0, end_ms - max(at_ms, since_ms))
         return {model: amount for model, amount in found.items() if amount}
 
     def nodes(self) -> list[str]:
@@ -380,6 +390,10 @@ class UsageBook:
             "DELETE FROM capacity WHERE EXISTS (SELECT 1 FROM capacity later WHERE later.node = capacity.node "
             "AND later.at_ms > capacity.at_ms AND later.at_ms <= ?)",
             (before_ms,),
+        )
+        self._db.execute(
+            "DELETE FROM capacity_part WHERE NOT EXISTS (SELECT 1 FROM capacity c "
+            "WHERE c.node = capacity_part.node AND c.at_ms = capacity_part.at_ms)"
         )
         for table in ("slice", "part", "held"):
             delete = f"DELETE FROM {table} WHERE grant_id IN {old}"  # noqa: S608 - the names are constants

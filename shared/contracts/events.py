@@ -209,6 +209,8 @@ class NodeInventoried(Event, frozen=True):
     generation: int = 0
     problem: str = ""
     """Why no GPU is known, where none is."""
+    gpus_by_model: dict[str, int] = {}
+    """How many of each model. Empty: an agent of an earlier Kerf."""
 
 
 class SliceEnforced(Event, frozen=True):

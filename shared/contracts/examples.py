@@ -91,7 +91,15 @@ _EXAMPLES: tuple[Any, ...] = (
         )
     ),
     e.TermTaken(term=TERM, holder="placement-0-1-4be02d", touched=3, readopted=2, seconds=0.41),
-    e.NodeInventoried(node=NODE, gpus=8, memory_mib=1_150_976, models=("NVIDIA-H200",), unhealthy=1, generation=4),
+    e.NodeInventoried(
+        node=NODE,
+        gpus=8,
+        memory_mib=1_150_976,
+        models=("NVIDIA-H200",),
+        unhealthy=1,
+        generation=4,
+        gpus_by_model={"NVIDIA-H200": 8},
+    ),
     e.SliceEnforced(
         node=NODE,
         uid=UID,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from services.node_agent.messages import Publish
 from shared.contracts.events import GpuStateChanged, NodeInventoried
 from shared.model.gpu import Gpu, Inventory
@@ -16,14 +18,16 @@ def is_same(a: Inventory, b: Inventory) -> bool:
 def events_for(before: dict[str, Gpu], now: Inventory) -> list[Publish]:
     """The event of the inventory, and one for each GPU whose state has changed."""
     identity = f"{now.node}-{now.boot_id}{now.checkpoint_id}-{now.generation}"
+    models = Counter(g.model for g in now.gpus)
     event = NodeInventoried(
         node=now.node,
         gpus=len(now.gpus),
         memory_mib=sum(g.memory_mib for g in now.gpus),
-        models=tuple(sorted({g.model for g in now.gpus})),
+        models=tuple(sorted(models)),
         unhealthy=sum(g.state != "healthy" for g in now.gpus),
         generation=now.generation,
         problem=now.problem,
+        gpus_by_model=dict(models),
     )
     out = [Publish(event, f"inventoried-{identity}")]
     for uuid, state, reason in _state_changes(before, {g.uuid: g for g in now.gpus}):

@@ -207,6 +207,24 @@ def test_a_node_that_came_and_went_while_no_metrics_ran_is_no_capacity_once_its_
     assert book.nodes() == []
 
 
+def test_a_node_with_two_models_is_idle_by_each() -> None:
+    core, book = Core(Metrics()), book_of()
+
+    def said(at_s: float, **models: int) -> None:
+        event = NodeInventoried(
+            node="n", gpus=sum(models.values()), memory_mib=1, models=tuple(models), gpus_by_model=models
+        )
+        book.write(core.event(*unwrap(wrap(event, source="/test", now_s=at_s)[1])), 1)
+
+    said(0.0, A=6, B=2)
+    said(1.0, A=5, B=2)
+    assert book.capacity_ms(0, 3000) == {"A": 6 * 1000 + 5 * 2000, "B": 2 * 3000}
+    book.forget(1500)
+    assert book.capacity_ms(1500, 3000) == {"A": 5 * 1500, "B": 2 * 1500}
+    said(3.0, B=2)
+    assert book.capacity_ms(3000, 4000) == {"B": 2000}
+
+
 def found(node: str, gpus: int) -> Inventory:
     made = tuple(Gpu(uuid=f"{node}-{i}", index=i, model="X", memory_mib=1000) for i in range(gpus))
     return Inventory(node=node, boot_id="b", gpus=made)

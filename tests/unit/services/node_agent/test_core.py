@@ -241,6 +241,7 @@ def test_a_changed_inventory_raises_the_generation() -> None:
     assert put.generation == 2
     said = events(orders)
     assert isinstance(said[0], NodeInventoried)
+    assert sum(said[0].gpus_by_model.values()) == said[0].gpus == 2
     assert [(e.uuid, e.state) for e in said if isinstance(e, GpuStateChanged)] == [("G0", "suspect"), ("G1", "suspect")]
 
 
