@@ -105,6 +105,8 @@ class Fleet:
         self._nodes: dict[str, _Node] = {}
         self._where: dict[str, set[str]] = {}
         """Nodes by grant."""
+        self._decided: OrderedDict[str, str] = OrderedDict()
+        """The newest grant by pod uid."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         self._gone: OrderedDict[str, int] = OrderedDict()
         """Version by node that is no more."""
@@ -238,6 +240,12 @@ class Fleet:
     def _starting(self, event: PlacementDecided) -> None:
         if event.grant is None or event.grant.grant_id in self._ended:
             return
+        before = self._decided.pop(event.uid, event.grant.grant_id)
+        if before != event.grant.grant_id:  # a pod is decided again once that decision is void
+            self.end(before)
+        self._decided[event.uid] = event.grant.grant_id
+        if len(self._decided) > ENDED_KEPT:
+            self._decided.popitem(last=False)
         for container, part in event.grant.containers.items():
             by_node: dict[str, list[SliceRow]] = {}
             for share in part.gpus:

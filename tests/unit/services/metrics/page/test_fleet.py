@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.metrics.page.fleet import MAX_QUEUE, NEWEST_DECISIONS, Fleet
@@ -67,6 +68,13 @@ def phases(made: Fleet) -> list[tuple[str, str, str]]:
 
 def test_a_slice_starts_with_its_decision_and_runs_from_its_enforcement() -> None:
     assert phases(fleet(decided("a", "n1-0"))) == [("n1-0", "a", "starting")]
+
+
+def test_a_pod_that_is_decided_again_is_drawn_once() -> None:
+    first, again = decided("a", "n1-0"), decided("a", "n1-1")
+    grant = msgspec.structs.replace(again.grant, grant_id="g-again")
+    seen = fleet(first, msgspec.structs.replace(again, grant=grant), first)
+    assert phases(seen) == [("n1-1", "a", "starting")]
     assert phases(fleet(decided("a", "n1-0"), enforced("a", "n1-0"))) == [("n1-0", "a", "running")]
     assert phases(fleet(enforced("a", "n1-0"), decided("a", "n1-0"))) == [("n1-0", "a", "running")], "redelivered"
 
