@@ -47,13 +47,18 @@ int context_record(CUcontext context, int gpu, int primary, uint64_t paid) {
     return kept;
 }
 
-int context_charge(uint64_t context, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more) {
+/* A green context is its GPU's primary context with fewer multiprocessors, and has its settings. */
+static int place_with_settings(uint64_t context, int gpu) {
+    const int i = place_of((CUcontext)(uintptr_t)context);
+    return i >= 0 ? i : place_of_primary(gpu);
+}
+int context_charge(uint64_t context, int gpu, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more) {
     __uint128_t wanted;
     setting_t *s;
-    int i, fits = 1;
+    int i, fits = 0;
     *more = 0;
     pthread_mutex_lock(&contexts_guard);
-    i = place_of((CUcontext)(uintptr_t)context);
+    i = place_with_settings(context, gpu);
     if (i >= 0) {
         s = &known[i].setting[setting];
         if (!s->set) s->set = 1, s->first = now;
@@ -66,10 +71,10 @@ int context_charge(uint64_t context, int setting, uint64_t now, uint64_t value, 
     pthread_mutex_unlock(&contexts_guard);
     return fits;
 }
-void context_refund(uint64_t context, int setting, uint64_t more) {
+void context_refund(uint64_t context, int gpu, int setting, uint64_t more) {
     int i;
     pthread_mutex_lock(&contexts_guard);
-    i = place_of((CUcontext)(uintptr_t)context);
+    i = place_with_settings(context, gpu);
     if (i >= 0 && more) {
         known[i].setting[setting].charged -= more;
         release(known[i].gpu, more);

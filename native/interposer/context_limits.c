@@ -21,14 +21,16 @@ EXPORT CUresult cuCtxSetLimit(int limit, size_t value) {
     uint64_t context, units, more;
     size_t now;
     CUresult result;
+    int gpu;
     if (!present()) return CUDA_ERROR_SYSTEM_NOT_READY;
-    if (limit < LIMIT_STACK || limit > LIMIT_HEAP || current_gpu() < 0) return real(limit, value);
+    gpu = current_gpu();
+    if (limit < LIMIT_STACK || limit > LIMIT_HEAP || gpu < 0) return real(limit, value);
     result = REAL(get_t, "cuCtxGetLimit")(&now, limit);
     if (result) return result;
     context = current_context();
     units = limit == LIMIT_STACK ? threads_of(device_of_stream(NULL)) : 1;
-    if (!context_charge(context, limit, now, value, units, &more)) return CUDA_ERROR_OUT_OF_MEMORY;
+    if (!context_charge(context, gpu, limit, now, value, units, &more)) return CUDA_ERROR_OUT_OF_MEMORY;
     result = real(limit, value);
-    if (result) context_refund(context, limit, more);
+    if (result) context_refund(context, gpu, limit, more);
     return result;
 }

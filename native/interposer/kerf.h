@@ -151,7 +151,7 @@ int pool_register(CUpool pool, int gpu);
 int pool_gpu(CUpool pool, int otherwise);
 /* before an allocation; -1: no room. Otherwise call pool_end afterwards */
 int pool_begin(CUpool pool, int gpu, uint64_t bytes);
-int pool_end(int place, uint64_t bytes);
+int pool_end(int place, uint64_t bytes, CUresult result);
 CUresult pool_destroy(CUpool pool);
 void pools_forget(void);
 
@@ -168,8 +168,8 @@ void context_released(int gpu, int always); /* the primary context was released;
 void context_destroyed(CUcontext context);
 /* Charges a context for a setting (cuCtxSetLimit). Returns 0 if there is no room. `now`: the current value of the
  * setting; `value`: the new one; `each`: bytes per unit. `more`: the additional charge. */
-int context_charge(uint64_t context, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more);
-void context_refund(uint64_t context, int setting, uint64_t more);
+int context_charge(uint64_t context, int gpu, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more);
+void context_refund(uint64_t context, int gpu, int setting, uint64_t more);
 void contexts_forget(void);
 
 /* gate.c: decides when a launch may begin, from the control block alone; no driver, no clock. */

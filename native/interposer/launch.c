@@ -100,11 +100,12 @@ COOPERATIVE(cuLaunchCooperativeKernel_ptsz, OWN(stream))
 GRAPH(cuGraphLaunch, stream)
 GRAPH(cuGraphLaunch_ptsz, OWN(stream))
 
-/* The launches on all devices count as one launch; the first gives the key of the estimate. */
+/* Removed in CUDA 13. A launch on several GPUs would have to pass the gates of all of them at once. */
 typedef CUresult (*multi_t)(launch_params_t *, unsigned, unsigned);
 EXPORT CUresult cuLaunchCooperativeKernelMultiDevice(launch_params_t *list, unsigned count, unsigned flags) {
     multi_t real = REAL(multi_t, "cuLaunchCooperativeKernelMultiDevice");
     if (LIKELY(!is_timed()) || !count) return real(list, count, flags);
+    if (count > 1) return CUDA_ERROR_NOT_SUPPORTED;
     TIMED(list[0].stream, key_of(list[0].function, list[0].grid[0]), real(list, count, flags));
 }
 

@@ -14,6 +14,7 @@ typedef CUresult (*mipmap_t)(CUmipmap *, const array3d_desc_t *, unsigned);
 typedef CUresult (*array_free_t)(void *);
 typedef CUresult (*open_t)(CUdeviceptr *, ipc_t, unsigned);
 typedef CUresult (*range_t)(CUdeviceptr *, size_t *, CUdeviceptr);
+typedef CUresult (*pointer_attribute_t)(void *, int, CUdeviceptr);
 typedef CUresult (*import_pointer_t)(CUdeviceptr *, CUpool, void *);
 typedef CUresult (*external_t)(CUexternal *, const external_desc_t *);
 typedef CUresult (*external_free_t)(CUexternal);
@@ -79,15 +80,17 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr pointer) {
 /* Returns the bytes of a channel. Unknown formats count as 4 bytes; block-compressed and video formats need less. */
 static uint64_t channel_bytes(unsigned format) {
     switch (format) {
-    case 0x01: case 0x08: case 0xc0: case 0xc1: case 0xc2: case 0xc3: case 0xc4: case 0xc5: return 1;
-    case 0x02: case 0x09: case 0x10: case 0xc6: case 0xc7: case 0xc8: case 0xc9: case 0xca: case 0xcb: return 2;
+    case 0x01: case 0x08: case 0xc0: case 0xc1: case 0xc2: case 0xc6: case 0xc7: case 0xc8: return 1;
+    case 0x02: case 0x09: case 0x10: case 0xc3: case 0xc4: case 0xc5: case 0xc9: case 0xca: case 0xcb: return 2;
     default: return 4;
     }
 }
 static uint64_t at_least_1(uint64_t n) { return n ? n : 1; }
+/* The depth of layered arrays and cubemaps is the number of layers, of which each level has all. */
 static uint64_t texels(const array3d_desc_t *d, unsigned level) {
+    const uint64_t depth = d->flags & (ARRAY_LAYERED | ARRAY_CUBEMAP) ? d->depth : d->depth >> level;
     const __uint128_t n =
-        (__uint128_t)at_least_1(d->width >> level) * at_least_1(d->height >> level) * at_least_1(d->depth >> level);
+        (__uint128_t)at_least_1(d->width >> level) * at_least_1(d->height >> level) * at_least_1(depth);
     return n > KERF_ACCOUNT_BYTES / 64 ? KERF_ACCOUNT_BYTES / 64 : (uint64_t)n;
 }
 static uint64_t array_bytes(const array3d_desc_t *d, unsigned levels) {
@@ -120,6 +123,13 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) {
     END_REFERENCE(ARRAY, array, real(array));
 }
 
+/* The GPU that has the memory, which need not be the current one: ranks open each other's buffers. */
+static int gpu_of_pointer(CUdeviceptr pointer) {
+    int device = -1;
+    return REAL(pointer_attribute_t, "cuPointerGetAttribute")(&device, POINTER_DEVICE_ORDINAL, pointer) ? current_gpu()
+        : gpu_of_device(device);
+}
+
 /* Memory of another process that this one keeps alive is charged here, too. Otherwise its owner could free it and
  * still use it. Where it is opened already, the driver returns the same address and counts. */
 #define OPENS(name)                                                                                 \
@@ -131,8 +141,8 @@ EXPORT CUresult cuMipmappedArrayDestroy(CUmipmap array) {
         int gpu;                                                                                    \
         if (!present()) return REFUSED;                                                            \
         result = REAL(open_t, #name)(to, from, flags);                                              \
-        gpu = current_gpu();                                                                           \
-        if (result || gpu < 0 || table_add_reference(IMPORT, *to, 1, &again)) return result;        \
+        gpu = result ? -1 : gpu_of_pointer(*to);                                                       \
+        if (gpu < 0 || table_add_reference(IMPORT, *to, 1, &again)) return result;        \
         REAL(range_t, "cuMemGetAddressRange_v2")(NULL, &bytes, *to);                                \
         charge = charge_of(bytes);                                                                  \
         if (!reserve(gpu, charge)) return REAL(free_t, "cuIpcCloseMemHandle")(*to), FULL;           \
@@ -154,8 +164,8 @@ EXPORT CUresult cuMemPoolImportPointer(CUdeviceptr *to, CUpool pool, void *data)
     int gpu;
     if (!present()) return REFUSED;
     result = REAL(import_pointer_t, "cuMemPoolImportPointer")(to, pool, data);
-    gpu = current_gpu();
-    if (result || gpu < 0) return result;
+    gpu = result ? -1 : gpu_of_pointer(*to);
+    if (gpu < 0) return result;
     REAL(range_t, "cuMemGetAddressRange_v2")(NULL, &bytes, *to);
     charge = charge_of(bytes);
     if (!reserve(gpu, charge)) return REAL(free_t, "cuMemFree_v2")(*to), FULL;

@@ -200,9 +200,10 @@ int pool_begin(CUpool pool, int gpu, uint64_t bytes) {
 }
 
 /* Returns 0 if the pool grew beyond the limit: the allocation must be undone. */
-int pool_end(int i, uint64_t bytes) {
+int pool_end(int i, uint64_t bytes, CUresult result) {
     const int gpu = known_pools[i].gpu;
-    const uint64_t now = attribute_of(i, POOL_RESERVED_CURRENT, before + asked), grown = now > before ? now - before
+    /* a pool that the driver knows no more has not grown */
+    const uint64_t now = attribute_of(i, POOL_RESERVED_CURRENT, result ? before : before + asked), grown = now > before ? now - before
         : 0;
     uint64_t chunk = chunk_of(gpu);
     int fits = grown <= asked || reserve(gpu, grown - asked);

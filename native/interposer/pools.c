@@ -30,7 +30,7 @@ static int is_capturing(CUstream stream) {
         place_ = pool_begin(pool, gpu, bytes);                                                      \
         if (place_ < 0) return FULL;                                                                \
         result_ = (call);                                                                           \
-        return pool_end(place_, bytes) || result_ ? result_ : undo_allocation(*to, stream, pool);            \
+        return pool_end(place_, bytes, result_) || result_ ? result_ : undo_allocation(*to, stream, pool);            \
     } while (0)
 
 static CUresult undo_allocation(CUdeviceptr pointer, CUstream stream, CUpool pool) {
@@ -75,6 +75,7 @@ static int owner_of(CUpool pool, CUstream stream) {
         pool_async_t real = REAL(pool_async_t, #name);                                              \
         int gpu;                                                                                    \
         if (!present()) return REFUSED;                                                            \
+        if (!pool) return CUDA_ERROR_INVALID_VALUE;                                                 \
         gpu = pool_gpu(pool, UNSEEN);                                                               \
         if (gpu == OF_THE_HOST) return real(to, bytes, pool, stream);                               \
         if (gpu == UNSEEN) gpu = owner_of(pool, stream);                                            \

@@ -23,8 +23,9 @@ static int is_ours(void *handle) {
 typedef void *(*dlopen_t)(const char *, int);
 static void *opened(const char *path) {
     void *handle = path[0] ? ((dlopen_t)libc_function("dlopen"))(path, RTLD_LAZY | RTLD_LOCAL) : NULL;
-    if (handle && is_ours(handle)) ourselves = handle;
-    return handle == ourselves ? NULL : handle;
+    if (!handle || !is_ours(handle)) return handle;
+    __atomic_store_n(&ourselves, handle, __ATOMIC_RELEASE);
+    return NULL;
 }
 
 /* Opens the driver: at the path in the orders; otherwise by the linker's search; otherwise where CDI mounts it. */
@@ -45,17 +46,20 @@ pthread_mutex_t finding_guard = PTHREAD_MUTEX_INITIALIZER;
 static __thread int finding;
 int is_finding(void) { return finding; }
 
-/* A library that is being opened may call this, too. It is answered as if there were no driver yet. */
+/* A library that is being opened may call this, too. It is answered as if there were no driver yet. Another thread does
+ * not wait for the one that looks, which may wait for a lock of the linker that the other one has: it looks as well, and
+ * finds the same. */
 void *real_symbol(const char *exact) {
-    static int looked;
+    static int looked, looking;
     if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE) && !finding) {
-        int before;
+        int before, first;
         finding = 1;
         pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* files are opened */
-        pthread_mutex_lock(&finding_guard);
-        if (!looked) find_driver();
+        first = !__atomic_exchange_n(&looking, 1, __ATOMIC_ACQ_REL);
+        if (first) pthread_mutex_lock(&finding_guard);
+        if (!__atomic_load_n(&looked, __ATOMIC_ACQUIRE)) find_driver();
         __atomic_store_n(&looked, 1, __ATOMIC_RELEASE);
-        pthread_mutex_unlock(&finding_guard);
+        if (first) pthread_mutex_unlock(&finding_guard);
         pthread_setcancelstate(before, NULL);
         finding = 0;
     }

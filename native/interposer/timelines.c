@@ -50,10 +50,12 @@ timeline_t *make_timeline(uint64_t context, int gpu) {
     return NULL;
 }
 
-static uint64_t between(CUevent from, CUevent to) {
+/* 0: the driver does not say. */
+static int between(CUevent from, CUevent to, uint64_t *ns) {
     float ms = 0;
-    if (REAL(elapsed_t, "cuEventElapsedTime")(&ms, from, to) || ms < 0) return 0;
-    return (uint64_t)((double)ms * 1e6 + 0.5);
+    if (REAL(elapsed_t, "cuEventElapsedTime")(&ms, from, to)) return 0;
+    *ns = ms > 0 ? (uint64_t)((double)ms * 1e6 + 0.5) : 0;
+    return 1;
 }
 
 static int has_batches(const timeline_t *l) { return l->next != l->oldest || l->open; }
@@ -304,15 +306,20 @@ static void harvest_batches(timeline_t *l, pthread_mutex_t *guard) {
         const batch_t *b = &l->batch[l->oldest % SLOTS];
         uint64_t took = 0, from_base = 0, now;
         CUresult result;
+        int measured = 0;
         if (l->oldest == l->next && (l->launching || !b->ended)) return;
         result = REAL(event_t, "cuEventQuery")(b->end);
         if (result == CUDA_ERROR_NOT_READY) return;
         if (!result) {
-            took = between(b->follows ? l->settled_end : b->begin, b->end);
-            from_base = between(l->base, b->end);
+            measured = between(b->follows ? l->settled_end : b->begin, b->end, &took)
+                && between(l->base, b->end, &from_base);
         }
         now = now_ns();
         lock_by_clock(guard);
+        if (!result && !measured) {
+            took = b->estimated_ns, from_base = now > l->base_ns ? now - l->base_ns : 0;
+            counters->gpu[l->gpu].untimed += (uint64_t)b->count;
+        }
         if (result) give_up(l);
         else {
             if (l->oldest == l->next) close_batch(l);

@@ -23,6 +23,13 @@ def test_the_primary_context_of_green_contexts_is_charged_once(built: Path, tmp_
     assert (count, most, charged, after) == (10, LIMIT, LIMIT, 0)
 
 
+def test_a_heap_that_is_asked_for_in_a_green_context_is_charged(built: Path, tmp_path: Path) -> None:
+    node = Node(built, tmp_path / "node", memory_mib=4096)
+    one = node.container("a", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=LIMIT),)))
+    assert one.run("green", "settings") == [2, 2, 0, 24]
+    assert one.read().gpus[0].peak_bytes == 24 * MIB
+
+
 @pytest.mark.parametrize("way", ["time", "ends"])
 def test_time_on_a_stream_of_a_green_context_is_accounted(built: Path, tmp_path: Path, way: str) -> None:
     """Also while another context is current, and if it is destroyed while its work runs."""

@@ -15,6 +15,7 @@ from tests.interposer.node import MIB, UUID, Container, Node, numbers, until
 LIMIT = 100 * MIB
 PIECE = 8 * MIB
 OUT_OF_MEMORY = 2
+SECOND = "GPU-00000000-0000-0000-0000-000000000002"
 PATHS = (
     "cuMemAlloc",
     "cuMemAllocManaged",
@@ -38,6 +39,30 @@ def test_every_allocation_call_gives_the_whole_limit_and_not_a_byte_more(limited
     assert (after, error) == (0, OUT_OF_MEMORY)
     gpu = container.read().gpus[0]
     assert (gpu.account_bytes, gpu.peak_bytes, gpu.refused) == (0, most, 1)
+
+
+def test_arrays_are_charged_what_the_device_has_for_their_format_and_layers(built: Path, tmp_path: Path) -> None:
+    node = Node(built, tmp_path / "node", memory_mib=8192)
+    one = node.container("arrays", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=4096 * MIB),)))
+    charged, had = one.run("kinds", "arrays")[::2], one.run("kinds", "arrays")[1::2]
+    assert charged == had == [128, 128, 64, 64, 1024]
+
+
+def test_an_allocation_from_no_pool_is_refused_and_costs_nothing(limited: Limited) -> None:
+    assert limited(LIMIT).run("kinds", "pool") == [1, 0]
+
+
+def test_memory_of_a_peer_is_charged_to_the_gpu_that_has_it(built: Path, tmp_path: Path) -> None:
+    node = Node(built, tmp_path / "node", devices=2)
+    rules = tuple(GpuRule(uuid=uuid, memory_limit_bytes=LIMIT) for uuid in (UUID, SECOND))
+    assert node.container("ranks", Rules(gpus=rules)).run("peers") == [100, 20]
+
+
+def test_a_library_that_looks_the_driver_up_while_it_is_opened_holds_up_no_thread(
+    limited: Limited, built: Path
+) -> None:
+    """Its constructor has the dynamic linker's lock, which another thread's first look-up waits for."""
+    assert limited(LIMIT).run("opens", str(built / "programs" / "opened.so")) == [2]
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -15,6 +15,7 @@ from tests.interposer.node import UUID, Container, Node, numbers
 SECONDS = 5
 A_PERCENT_OF_A_SECOND = 10_000_000
 PERIOD_NS = 50_000_000
+NOT_SUPPORTED = 801
 
 
 def side_by_side(
@@ -198,3 +199,12 @@ def test_the_smallest_share_goes_on(built: Path, tmp_path: Path) -> None:
     gpu_ns, elapsed_ns = one.run("burst", "50", "20000", "0", "1", "1")
     assert gpu_ns == 1_000_000
     assert 350_000_000 < elapsed_ns < 550_000_000
+
+
+def test_a_launch_on_several_gpus_at_once_is_refused_where_time_is_shared(built: Path, tmp_path: Path) -> None:
+    """It would have to pass the gates of all of them. CUDA 13 has no such call any more."""
+    node = Node(built, tmp_path / "node", devices=2)
+    uuids = (UUID, UUID[:-1] + "2")
+    shared = node.container("shared", Rules(gpus=tuple(GpuRule(uuid=uuid, compute_milli=200) for uuid in uuids)))
+    whole = node.container("whole", Rules(gpus=tuple(GpuRule(uuid=uuid) for uuid in uuids)))
+    assert (shared.run("kinds", "several"), whole.run("kinds", "several")) == ([NOT_SUPPORTED], [0])

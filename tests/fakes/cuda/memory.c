@@ -188,7 +188,9 @@ CUresult cuMemHostRegister_v2(void *pointer, size_t bytes, unsigned flags) {
 }
 
 static uint64_t element(unsigned format) {
-    return format == 0x20 || format == 3 || format == 0xa ? 4 : format == 0x10 || format == 2 || format == 9 ? 2 : 1;
+    const int of_16_bits = (format >= 0xc3 && format <= 0xc5) || (format >= 0xc9 && format <= 0xcb); /* UNORM, SNORM */
+    return format == 0x20 || format == 3 || format == 0xa ? 4
+        : of_16_bits || format == 0x10 || format == 2 || format == 9 ? 2 : 1;
 }
 static uint64_t texels(uint64_t width, uint64_t height, uint64_t depth) {
     return (width ? width : 1) * (height ? height : 1) * (depth ? depth : 1);
@@ -202,8 +204,10 @@ CUresult cuArray3DCreate_v2(CUarray *to, const array3d_desc_t *d) {
 CUresult cuArrayDestroy(CUarray array) { return drop(array); }
 CUresult cuMipmappedArrayCreate(CUmipmap *to, const array3d_desc_t *d, unsigned levels) {
     uint64_t sum = 0;
-    for (unsigned l = 0; l < levels; l++) sum += texels(d->width >> l, d->height >> l,
-        d->depth >> l) * d->channels * element(d->format);
+    for (unsigned l = 0; l < levels; l++) {
+        const uint64_t depth = d->flags & (ARRAY_LAYERED | ARRAY_CUBEMAP) ? d->depth : d->depth >> l;
+        sum += texels(d->width >> l, d->height >> l, depth) * d->channels * element(d->format);
+    }
     return here((CUdeviceptr *)to, sum);
 }
 CUresult cuMipmappedArrayDestroy(CUmipmap array) { return drop(array); }
@@ -323,6 +327,11 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr *to, ipc_t from, unsigned flags) {
 }
 CUresult cuIpcOpenMemHandle(CUdeviceptr *to, ipc_t from, unsigned flags) {
     return cuIpcOpenMemHandle_v2(to, from, flags);
+}
+/* The only attribute that is asked for: the device that has the memory. */
+CUresult cuPointerGetAttribute(int *to, int attribute, CUdeviceptr pointer) {
+    if (attribute != POINTER_DEVICE_ORDINAL || !pointer) return CUDA_ERROR_INVALID_VALUE;
+    return *to = ((block_t *)(uintptr_t)pointer)->device, CUDA_SUCCESS;
 }
 CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
     block_t *block = (block_t *)(uintptr_t)pointer;

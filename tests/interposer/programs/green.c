@@ -1,8 +1,10 @@
-/* green memory|reset|time|ends: green contexts.
+/* green memory|reset|settings|time|ends: green contexts.
  *   memory  creates two green contexts without a primary context of its own, allocates 8 MiB in one until it is
  *           refused, destroys both. Prints the number of allocations, the maximum of the device's used bytes, the account
  *           then, and the used bytes and the account at the end, when the primary context has ended with them
  *   reset   the same, but resets the primary context first, and destroys two others
+ *   settings  asks for a heap of 1 GiB while the primary context is current, and while a green one is, and for 32 MiB.
+ *           Prints the results and the device's used MiB
  *   time    launches 40 kernels of 1 ms on a green context's stream while the primary context is current, and waits
  *   ends    the same without the wait: the green context is destroyed while they run. Both print the GPU time */
 #include "api.h"
@@ -46,6 +48,21 @@ static int memory(int reset) {
     return 0;
 }
 
+static int settings(void) {
+    CUcontext context;
+    CUgreen one;
+    int plain, in_green, fits;
+    use_device(0);
+    one = green();
+    plain = CALL(cuCtxSetLimit, , 3010)(2, (size_t)1 << 30);
+    NEED(CALL(cuCtxFromGreenCtx, , 12040)(&context, one));
+    NEED(CALL(cuCtxSetCurrent, , 4000)(context));
+    in_green = CALL(cuCtxSetLimit, , 3010)(2, (size_t)1 << 30);
+    fits = CALL(cuCtxSetLimit, , 3010)(2, (size_t)32 << 20);
+    printf("%d %d %d %lu\n", plain, in_green, fits, device_used(0) >> 20);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     CUstream stream;
     CUfunction f;
@@ -53,6 +70,7 @@ int main(int argc, char **argv) {
     if (argc < 2) return 2;
     open_driver();
     if (!strcmp(argv[1], "memory") || !strcmp(argv[1], "reset")) return memory(!strcmp(argv[1], "reset"));
+    if (!strcmp(argv[1], "settings")) return settings();
     use_device(0);
     one = green();
     NEED(CALL(cuGreenCtxStreamCreate, , 12050)(&stream, one, 1u, 0));

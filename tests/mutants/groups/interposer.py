@@ -8,6 +8,8 @@ GRAPHS = "tests/interposer/test_graphs.py"
 LIMIT = "tests/interposer/test_memory.py::test_every_allocation_call_gives_the_whole_limit_and_not_a_byte_more"
 FAILS = "tests/interposer/test_driver_fails.py::test_an_allocation_that_the_driver_refuses_is_not_charged"
 
+_MEMORY = "tests/interposer/test_memory.py::"
+
 MUTANTS = [
     Mutant(
         name="refused-allocation-charged",
@@ -200,11 +202,69 @@ MUTANTS = [
         name="each-opening-is-charged",
         what="memory of another process that is opened twice is charged twice, and is free at the first close",
         file="native/interposer/memory.c",
-        old="if (result || gpu < 0 || table_add_reference(IMPORT, *to, 1, &again)) return result;",
-        new="if (result || gpu < 0 || (again.bytes = 0)) return result;",
+        old="if (gpu < 0 || table_add_reference(IMPORT, *to, 1, &again)) return result;",
+        new="if (gpu < 0 || (again.bytes = 0)) return result;",
         tests=(
             "tests/interposer/test_imports.py::"
             "test_memory_that_is_opened_again_is_charged_once_until_it_is_closed_as_often",
+        ),
+    ),
+    Mutant(
+        name="formats-of-16-bits-count-half",
+        what="arrays of UNORM_INT16 are charged one byte for a channel",
+        file="native/interposer/memory.c",
+        old="    case 0x02: case 0x09: case 0x10: case 0xc3: case 0xc4: case 0xc5:",
+        new="    case 0xc3: case 0xc4: case 0xc5: return 1;\n    case 0x02: case 0x09: case 0x10:",
+        tests=(_MEMORY + "test_arrays_are_charged_what_the_device_has_for_their_format_and_layers",),
+    ),
+    Mutant(
+        name="layers-shrink-with-the-level",
+        what="the layers of a layered array are halved with each level",
+        file="native/interposer/memory.c",
+        old="const uint64_t depth = d->flags & (ARRAY_LAYERED | ARRAY_CUBEMAP) ? d->depth : d->depth >> level;",
+        new="const uint64_t depth = d->depth >> level;",
+        tests=(_MEMORY + "test_arrays_are_charged_what_the_device_has_for_their_format_and_layers",),
+    ),
+    Mutant(
+        name="peers-memory-is-charged-to-the-current-gpu",
+        what="memory of another process is charged to the GPU that is current, whichever has it",
+        file="native/interposer/memory.c",
+        old="        gpu = result ? -1 : gpu_of_pointer(*to);                                                       \\\n",
+        new="        gpu = result ? -1 : current_gpu();                                                       \\\n",
+        tests=(_MEMORY + "test_memory_of_a_peer_is_charged_to_the_gpu_that_has_it",),
+    ),
+    Mutant(
+        name="no-pool-has-a-place",
+        what="an allocation from no pool reserves memory at a free place",
+        file="native/interposer/pools.c",
+        old="if (!pool) return CUDA_ERROR_INVALID_VALUE;",
+        new="",
+        tests=(_MEMORY + "test_an_allocation_from_no_pool_is_refused_and_costs_nothing",),
+    ),
+    Mutant(
+        name="look-ups-wait-for-each-other",
+        what="a thread that looks the driver up waits for one that waits for the linker's lock",
+        file="native/interposer/real_driver.c",
+        old="first = !__atomic_exchange_n(&looking, 1, __ATOMIC_ACQ_REL);",
+        new="first = ++looking > 0;",
+        tests=(_MEMORY + "test_a_library_that_looks_the_driver_up_while_it_is_opened_holds_up_no_thread",),
+    ),
+    Mutant(
+        name="green-contexts-have-no-settings",
+        what="no heap can be had while a green context is current",
+        file="native/interposer/context_accounting.c",
+        old="    return i >= 0 ? i : place_of_primary(gpu);\n",
+        new="    return gpu >= 0 ? i : -1; /* refuses all */\n",
+        tests=("tests/interposer/test_green_contexts.py::test_a_heap_that_is_asked_for_in_a_green_context_is_charged",),
+    ),
+    Mutant(
+        name="one-gate-for-launches-on-several-gpus",
+        what="a launch on several GPUs passes the gate of the first alone",
+        file="native/interposer/launch.c",
+        old="    if (count > 1) return CUDA_ERROR_NOT_SUPPORTED;\n",
+        new="",
+        tests=(
+            "tests/interposer/test_share.py::test_a_launch_on_several_gpus_at_once_is_refused_where_time_is_shared",
         ),
     ),
 ]
