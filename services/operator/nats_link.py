@@ -32,6 +32,10 @@ from shared.telemetry.metrics import Counter
 
 QUEUE = "kerf-operator"
 AT_ONCE = 32
+"""Reviews that the API server is asked for at a time."""
+WAITING = 8192
+QUESTION_S = 4.0
+"""How long a question may wait for its review. The server waits 5 s for the answer (`authorization.timeout`)."""
 CONNECT_S = 5.0
 ANSWERS_S = 1.0
 """How long servers have to answer; a ping has no other end."""
@@ -87,8 +91,16 @@ class NatsLink:
         self._service = await self._connected(self._service, OPERATOR_SERVICE, self._subscribe)
 
     async def _subscribe(self, bus: NatsBus) -> None:
+        reviewing = asyncio.Semaphore(AT_ONCE)
+        now = asyncio.get_running_loop().time
+
         async def asked(incoming: Incoming) -> None:
-            await self._answer(bus, incoming)
+            came_s = now()
+            async with reviewing:
+                if now() - came_s > QUESTION_S:  # the server has ended that client, which asks anew
+                    self._outcomes.of("late").add()
+                else:
+                    await self._answer(bus, incoming)
 
         async def identity_asked(incoming: Incoming) -> None:
             told = identities.answer(incoming.subject, incoming.payload, self._seen, time.time(), os.urandom)
@@ -96,7 +108,7 @@ class NatsLink:
                 self._log.warning("identity_refused", subject=incoming.subject, reason=told.error)
             await bus.respond(incoming, encode(told))
 
-        await bus.subscribe(AUTH_REQUEST, asked, queue=QUEUE, concurrency=AT_ONCE)
+        await bus.subscribe(AUTH_REQUEST, asked, queue=QUEUE, concurrency=WAITING)
         await bus.subscribe(subjects.IDENTITY_ALL, identity_asked, queue=QUEUE)
 
     async def _answer(self, bus: NatsBus, incoming: Incoming) -> None:
@@ -209,9 +221,13 @@ class NatsLink:
             timeout_s=CONNECT_S,
             inbox_prefix=f"_INBOX_{user}",
         )
+        try:
+            if made is not None:
+                await made(bus)
+        except BaseException:
+            await bus.close()
+            raise
         self._made_with[user] = (password, bundle)
-        if made is not None:
-            await made(bus)
         return bus
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import random
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import nats.errors
 import structlog
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 PING_INTERVAL_S = 2
 MAX_OUTSTANDING_PINGS = 2
 RECONNECT_WAIT_S = 0.25
+REFUSED_WAIT_S = 5.0
 STOPPED_S = 60.0
 """A client that has lost its connection and does not connect for so long never will. An attempt takes up to 12 s."""
 PENDING_BYTES = 8 * 1024 * 1024
@@ -57,12 +60,38 @@ class _Client(Client):
     def __init__(self) -> None:
         super().__init__()
         self.attempts = 0
+        self.before_attempt: Callable[[], None] = lambda: None
 
     async def _connect_to_server(self, server: Any) -> None:
         self.attempts += 1
+        self.before_attempt()
+        for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
+            if task is not None:  # an attempt that failed after its CONNECT leaves them
+                task.cancel()
         if self._transport is None:
             self._transport = Transport()
         await super()._connect_to_server(server)
+
+    def wait_longer(self) -> None:
+        """After a refusal: the service that reviews tokens may be the one that all others ask, too."""
+        longer = min(REFUSED_WAIT_S, 2 * self.options["reconnect_time_wait"])
+        self.options["reconnect_time_wait"] = longer * random.uniform(0.75, 1.0)  # noqa: S311 - no secret
+
+    def wait_as_usual(self) -> None:
+        self.options["reconnect_time_wait"] = RECONNECT_WAIT_S
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        """nats-py keeps the addresses of all servers that ever were, and tries each of them."""
+        there = info.get("connect_urls")
+        if there:
+            self._server_pool[:] = [s for s in self._server_pool if not s.discovered or s.uri.netloc in there]
+        await super()._process_info(info, initial_connection)
+
+    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
+        try:
+            await super()._send_ping(future)
+        except ConnectionResetError as error:  # nats-py's pinger would end without a word
+            await self._process_op_err(error)
 
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         try:
@@ -84,6 +113,14 @@ class _Client(Client):
             await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
             return
         await super()._process_err(err_msg)
+
+
+def _identity(servers: list[str]) -> dict[str, str]:
+    """User and password of the URLs. nats-py takes them from the URL of each server, and a server that another one has
+    named has none."""
+    named = {(uri.username, uri.password) for uri in map(urlsplit, servers)}
+    user, password = named.pop()
+    return {"user": user, "password": password} if not named and user is not None and password is not None else {}
 
 
 class Stats:
@@ -133,7 +170,6 @@ class Connection:
         self._denied_subscriptions: set[str] = set()
         self._denied_publishes: set[str] = set()
         self._reconnect_callbacks: list[Callable[[], Awaitable[None]]] = []
-        self._disconnect_callbacks: list[Callable[[], None]] = []
         self._tasks: set[asyncio.Task[Any]] = set()
         self._probe: asyncio.Task[float] | None = None
         self._refusal: asyncio.Future[str] | None = None
@@ -160,13 +196,15 @@ class Connection:
         self._refusal = asyncio.get_running_loop().create_future()
         self._waits_out_refusals = token is not None
         options: dict[str, Any] = {"user_credentials": credentials} if credentials else {}
+        servers = [part.strip() for part in url.split(",")]
+        options |= _identity(servers)
         if token is not None:
             options["token"] = token
         if tls is not None:
             options["tls"] = tls
         connecting = asyncio.create_task(
             self.nc.connect(
-                servers=[part.strip() for part in url.split(",")],
+                servers=servers,
                 name=name,
                 allow_reconnect=True,
                 max_reconnect_attempts=-1,
@@ -234,9 +272,9 @@ class Connection:
     def on_reconnect(self, callback: Callable[[], Awaitable[None]]) -> None:
         self._reconnect_callbacks.append(callback)
 
-    def on_disconnect(self, callback: Callable[[], None]) -> None:
-        """Called before the client connects again. The callback does not raise."""
-        self._disconnect_callbacks.append(callback)
+    def before_attempt(self, callback: Callable[[], None]) -> None:
+        """Called before each attempt to connect. The callback does not raise."""
+        self.nc.before_attempt = callback
 
     @property
     def connected(self) -> bool:
@@ -283,6 +321,8 @@ class Connection:
         if denied is not None:
             self._note_denied(denied[1].lower(), denied[2].lower())
             return
+        if "authorization" in text.lower() or "authentication" in text.lower():
+            self.nc.wait_longer()
         refused = "authorization" in text.lower() and not self._waits_out_refusals
         if refused and self._refusal is not None and not self._refusal.done():
             self._refusal.set_result(text)
@@ -320,8 +360,6 @@ class Connection:
 
     async def _disconnected_cb(self) -> None:
         self._up.clear()
-        for callback in self._disconnect_callbacks:
-            callback()
         if not self._closing and self._outage.begin(asyncio.get_running_loop().time()):
             log.warning("bus_disconnected")
 
@@ -335,6 +373,7 @@ class Connection:
         self.spawn(self._run_reconnect_callbacks())
 
     def _outage_over(self) -> None:
+        self.nc.wait_as_usual()
         if self._outage.going_on:
             seconds = self._outage.seconds(asyncio.get_running_loop().time())
             log.info("bus_reconnected", reconnects=self.stats.reconnects, errors=self._outage.errors, seconds=seconds)

@@ -42,8 +42,17 @@ class Transport(TcpTransport):
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        async with asyncio.timeout(STEP_S):
-            await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        try:
+            async with asyncio.timeout(STEP_S):
+                await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        except RuntimeError as error:  # of uvloop, where the connection was closed meanwhile; nats-py knows OSError
+            raise ConnectionResetError(str(error)) from error
+
+    def write(self, payload: bytes) -> None:
+        try:
+            super().write(payload)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:  # as above
+            raise ConnectionResetError(str(error)) from error
 
     async def readline(self) -> bytes:
         """The server's greeting, then its answer to CONNECT. Raises ConnectionResetError if there is none."""
@@ -55,7 +64,7 @@ class Transport(TcpTransport):
         while True:
             line = await self._line()
             if line.startswith(b"PING"):
-                self.write(b"PONG\r\n")  # type: ignore[no-untyped-call]
+                self.write(b"PONG\r\n")
             elif not line.startswith(b"INFO"):
                 return line
 

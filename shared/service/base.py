@@ -111,6 +111,8 @@ class Context:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closers: list[Callable[[], Awaitable[None]]] = []
         self._releases: list[Callable[[], None]] = []
+        self.provisioned = True
+        """Whether every stream and bucket was there, or could be made, when it was looked at last."""
         self.unscaled: dict[str, str] = {}
         """Streams that do not have the replicas of the setting, and why; mostly servers are missing."""
         self._on_config: list[Callable[[Any], Awaitable[None]]] = []

@@ -185,16 +185,19 @@ async def _provision_first(ctx: Context, wait_s: float) -> None:
 
 
 async def _provision_again(ctx: Context) -> None:
+    ctx.provisioned = False
     made = await ctx.provision()
+    ctx.provisioned = True
     if made:
         ctx.log.warning("bus_provisioned_again", streams=made)
 
 
 async def _keep_replicas(ctx: Context) -> None:
-    """Streams get the replicas of the setting when the servers for them are there."""
+    """Streams get the replicas of the setting when the servers for them are there; servers that came back without
+    streams get them as soon as they can make them."""
     while True:
         await asyncio.sleep(REPLICAS_POLL_S)
-        if ctx.unscaled and ctx.bus.connected:
+        if (ctx.unscaled or not ctx.provisioned) and ctx.bus.connected:
             try:
                 await _provision_again(ctx)
             except BusError as error:

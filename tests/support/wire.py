@@ -22,6 +22,7 @@ class Wire:
         self._answering.set()
         self._interjected = b""
         self._greet_only = False
+        self._reset_after_answer = False
         self.port = 0
         self.accepted = 0
 
@@ -76,6 +77,10 @@ class Wire:
         """A connection ends once the server has said its first words."""
         self._greet_only = only
 
+    def reset_after_answer(self, resets: bool = True) -> None:
+        """A connection is reset once the server has spoken twice."""
+        self._reset_after_answer = resets
+
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
         if not self._open:
@@ -89,11 +94,15 @@ class Wire:
         self._writers |= {writer, there_writer}
         for work in (
             self._pump(reader, there_writer, (self._flowing,)),
-            self._pump(there_reader, writer, (self._flowing, self._answering), self._interjected, self._greet_only),
+            self._pump(there_reader, writer, (self._flowing, self._answering), self._interjected, self._words()),
         ):
             task = asyncio.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+
+    def _words(self) -> int:
+        """After how many of its words the server falls silent; 0: never."""
+        return 1 if self._greet_only else 2 if self._reset_after_answer else 0
 
     async def _pump(
         self,
@@ -101,7 +110,7 @@ class Wire:
         sink: asyncio.StreamWriter,
         gates: tuple[asyncio.Event, ...],
         interjected: bytes = b"",
-        first_only: bool = False,
+        words: int = 0,
     ) -> None:
         with contextlib.suppress(ConnectionError):  # the cut is the purpose
             while data := await source.read(65536):
@@ -110,7 +119,10 @@ class Wire:
                 sink.write(data + interjected)
                 interjected = b""
                 await sink.drain()
-                if first_only:
+                words -= 1
+                if words == 0:
                     break
+        if words == 0 and self._reset_after_answer:
+            sink.transport.abort()
         sink.close()
         self._writers.discard(sink)

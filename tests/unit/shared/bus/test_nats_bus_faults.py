@@ -1,4 +1,4 @@
-"""The fifteen known faults of nats-py 2.16, each with the proof that the bus does not have it.
+"""The known faults of nats-py 2.16, each with the proof that the bus does not have it.
 
 Numbers are those of docs/decisions/0030-nats-py-faults.md; fault 14 is of TLS, in test_nats_bus_tls.py.
 """
@@ -6,11 +6,18 @@ Numbers are those of docs/decisions/0030-nats-py-faults.md; fault 14 is of TLS, 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import urlparse
 
 import pytest
+import uvloop
+from nats.aio.client import Srv
+from nats.errors import Error
 
 from shared.bus import consumer as consumer_module
-from shared.bus.embedded import EmbeddedServer
+from shared.bus.connection import RECONNECT_WAIT_S, REFUSED_WAIT_S
+from shared.bus.embedded import EmbeddedServer, User
 from shared.bus.jetstream import StreamInfo
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming, KvEntry, NoStream, NotConnected, Refused, Unknown
@@ -307,3 +314,59 @@ async def test_fault_15_what_a_server_says_before_its_answer_is_not_the_answer(
         wire.cut()
         await eventually(lambda: bus.stats.reconnects == 1 and bus.connected)
         assert await bus.alive()
+
+
+async def test_fault_16_a_server_that_was_discovered_gets_user_and_password_too() -> None:
+    """Fault 16: nats-py takes them from each server's own URL, and the addresses that servers tell have none."""
+    server = EmbeddedServer(users=(User(name="a", password="b"),))
+    async with server, await NatsBus.connect(server.url_as("a")) as bus:
+        client = bus._connection.nc
+        client._server_pool[:] = [Srv(urlparse(server.url))]
+        await server.restart()
+        await eventually(lambda: bus.stats.reconnects == 1 and bus.connected)
+
+
+async def test_fault_17_servers_that_are_gone_are_not_tried_any_more(bus: NatsBus) -> None:
+    """Fault 17: nats-py keeps every address that it was ever told, and tries each of them for seconds."""
+    client = bus._connection.nc
+    for there in (["10.0.0.1:4222", "10.0.0.2:4222"], ["10.0.0.2:4222", "10.0.0.3:4222"]):
+        await client._process_info({"connect_urls": there})
+    own, *told = sorted(client._server_pool, key=lambda server: server.discovered)
+    assert not own.discovered
+    assert sorted(server.uri.netloc for server in told) == ["10.0.0.2:4222", "10.0.0.3:4222"]
+
+
+@pytest.mark.parametrize("factory", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
+def test_fault_18_attempts_that_end_in_the_middle_leave_nothing_behind(factory: Callable[[], Any]) -> None:
+    """Fault 18: uvloop's RuntimeError ends nats-py's attempts, and each that was answered leaves a pinger."""
+
+    async def reset() -> None:
+        async with EmbeddedServer() as server, Wire(server.port) as wire:
+            bus = await NatsBus.connect(f"nats://127.0.0.1:{wire.port}")
+            for greeted in (True, False):
+                wire.greet_only(greeted)
+                wire.reset_after_answer(not greeted)
+                before = wire.accepted
+                wire.cut()
+                await eventually(lambda before=before: wire.accepted >= before + 4)
+            wire.reset_after_answer(False)
+            await eventually(bus.alive)
+            pingers = [task for task in asyncio.all_tasks() if "_ping_interval" in repr(task.get_coro())]
+            assert len(pingers) == 1
+            await bus.drain()
+
+    with asyncio.Runner(loop_factory=factory) as runner:
+        runner.run(reset())
+
+
+async def test_refused_clients_ask_more_and_more_rarely() -> None:
+    """What reviews tokens is asked by all others too."""
+    server = EmbeddedServer(users=(User(name="a", password="b"),))
+    async with server, await NatsBus.connect(server.url_as("a")) as bus:
+        client = bus._connection.nc
+        for _ in range(8):
+            await bus._connection._error_cb(Error("nats: -ERR 'Authorization Violation'"))
+        assert 3 <= client.options["reconnect_time_wait"] <= REFUSED_WAIT_S
+        await server.restart()
+        await eventually(lambda: bus.stats.reconnects == 1)
+        assert client.options["reconnect_time_wait"] == RECONNECT_WAIT_S

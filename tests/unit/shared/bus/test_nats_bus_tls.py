@@ -45,6 +45,19 @@ async def test_a_ca_that_came_to_the_file_later_is_trusted_at_the_next_connectio
         await eventually(bus.alive)
 
 
+async def test_a_ca_that_comes_to_the_file_while_the_server_is_refused_is_trusted_then(tmp_path: Path) -> None:
+    """The kubelet takes up to 90 s to bring a Secret or a ConfigMap to its volume."""
+    old, new, file = authority(), authority(), tmp_path / "ca.crt"
+    file.write_text(old.pem.certificate)
+    server = EmbeddedServer(extra_config=serve(tmp_path, old))
+    async with server, await NatsBus.connect(server.url, ca_file=str(file)) as bus:
+        serve(tmp_path, new)
+        await server.restart()
+        await eventually(lambda: "CERTIFICATE_VERIFY_FAILED" in str(bus._connection.nc.last_error))
+        file.write_text(old.pem.certificate + new.pem.certificate)
+        await eventually(bus.alive)
+
+
 @pytest.mark.parametrize("factory", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])
 def test_fault_14_a_connection_that_ends_in_silence_is_made_anew_at_once(tmp_path: Path, factory: Loops) -> None:
     """nats-py waits 30 s for the end of TLS, and for ever after a handshake that was not completed."""

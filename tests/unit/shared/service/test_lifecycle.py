@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
+import structlog
 
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
@@ -20,6 +21,7 @@ from shared.contracts.envelope import unwrap
 from shared.contracts.events import PodBound
 from shared.contracts.metrics_queries import SpanBatch
 from shared.service import Context, Lifecycle, Service, ServiceFailed, load, run, running
+from shared.service.lifecycle import _keep_replicas, _provision_again
 from tests.support.waiting import eventually
 
 
@@ -298,3 +300,26 @@ async def test_a_stream_that_another_instance_has_just_made_is_looked_for_again(
     async with running(Provisions, bus_url=server.url) as ctx:
         assert ctx.health.ready
     assert len(found) == 2
+
+
+async def test_servers_that_came_back_empty_get_their_streams_when_they_can_make_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first server of a cluster lets clients in before there are enough of them to make a stream."""
+    monkeypatch.setattr("shared.service.lifecycle.REPLICAS_POLL_S", 0.01)
+    tried: list[bool] = []
+
+    async def provision() -> list[str]:
+        tried.append(len(tried) >= 3)
+        if not tried[-1]:
+            raise BusError("insufficient resources")
+        return ["KERF_LOG"]
+
+    bus, log = types.SimpleNamespace(connected=True), structlog.get_logger()
+    ctx: Any = types.SimpleNamespace(bus=bus, log=log, unscaled={}, provisioned=True, provision=provision)
+    with pytest.raises(BusError):
+        await _provision_again(ctx)  # when it has connected again
+    keeping = asyncio.create_task(_keep_replicas(ctx))
+    await eventually(lambda: ctx.provisioned)
+    keeping.cancel()
+    assert tried == [False, False, False, True]

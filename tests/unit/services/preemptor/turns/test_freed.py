@@ -96,7 +96,7 @@ def options(kind: type[Options], site: Site, able: list[Yielding], parking: list
     return made
 
 
-@settings(max_examples=150)
+@settings(max_examples=1000)
 @given(sites(), st.data())
 def test_the_turns_are_those_that_are_found_by_trying_everything(site: Site, data: st.DataObject) -> None:
     waiting, able = jobs_of(site)

@@ -1,0 +1,98 @@
+"""The operator's answers to the servers' questions: late ones, and connections that it may not use."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from services.operator import nats_link
+from services.operator.config import Config
+from services.operator.nats_link import AUTH_REQUEST, NatsLink
+from services.operator.objects import NATS_USERS, Secret, encoded
+from services.operator.observed import Observed
+from services.operator.passwords import missing
+from services.operator.tokens import AccountKey, new_seed
+from shared.bus.embedded import EmbeddedServer
+from shared.bus.nats_bus import NatsBus
+from shared.bus.port import BusError
+from shared.kube.transport import Response
+from shared.model.kube_object import Meta
+from shared.telemetry.metrics import Counter, Metrics
+from tests.support.waiting import eventually
+
+CONF = Path(__file__).resolve().parents[2] / "k8s/nats-callout.conf"
+KEY = AccountKey(new_seed(bytes(range(32))))
+USERS = missing(Secret(metadata=Meta(name=NATS_USERS), data={}), os.urandom)
+
+
+class ApiServer:
+    """Reviews tokens once it is let."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+        self.answers = asyncio.Event()
+
+    async def request(self, *_: Any, **__: Any) -> Response:
+        self.asked += 1
+        await self.answers.wait()
+        return Response(201, json.dumps({"status": {"authenticated": False, "error": "unknown"}}).encode())
+
+
+def link_to(url: str, api: Any = None) -> tuple[NatsLink, Counter]:
+    seen = Observed()
+    seen.put(Secret(metadata=Meta(name=NATS_USERS), data=encoded(USERS)))
+    outcomes = Metrics().counter("kerf_callouts_total", "", labels=["outcome"])
+    return NatsLink(api, Config(nats_url=url, nats_tls=False), seen, structlog.get_logger(), outcomes), outcomes
+
+
+@pytest.fixture
+async def bus() -> AsyncIterator[NatsBus]:
+    """Of a server without users, where the test asks what a server would."""
+    async with EmbeddedServer() as server, await NatsBus.connect(server.url) as client:
+        client.url = server.url  # type: ignore[attr-defined]
+        yield client
+
+
+async def test_questions_of_clients_that_the_server_has_ended_are_not_reviewed(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise all who come at once are answered too late, again and again, when reviews are slow."""
+    monkeypatch.setattr(nats_link, "AT_ONCE", 1)
+    monkeypatch.setattr(nats_link, "QUESTION_S", 0.2)
+    api = ApiServer()
+    link, outcomes = link_to(bus.url, api)  # type: ignore[attr-defined]
+    await link.serve()
+    claims = {"nats": {"user_nkey": "UABC", "server_id": {"id": "NSERVER"}, "connect_opts": {"auth_token": "t"}}}
+    question = KEY.sign(claims).encode()
+    asked = [asyncio.create_task(bus.request(AUTH_REQUEST, question, timeout_s=1)) for _ in range(4)]
+    await eventually(lambda: api.asked == 1)
+    await asyncio.wait(asked)
+    api.answers.set()
+    await eventually(lambda: outcomes.of("late").value == 3)
+    assert (api.asked, outcomes.of("refused").value) == (1, 1)
+    assert await bus.request(AUTH_REQUEST, question, timeout_s=5), "a question of now"
+    await link.close()
+
+
+async def test_a_connection_that_may_not_subscribe_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Servers may have the permissions of an earlier version; the operator tries every two seconds."""
+    for name, password in USERS.items():
+        monkeypatch.setenv(f"KERF_NATS_{name.upper()}", password)
+    before = CONF.read_text()
+    earlier = before.replace('"$SYS.REQ.USER.AUTH", "kerf.v1.identity.*"', '"$SYS.REQ.USER.AUTH"')
+    assert earlier != before
+    conf = tmp_path / "earlier.conf"
+    conf.write_text(earlier)
+    async with EmbeddedServer(config_file=conf) as server:
+        link, _ = link_to(server.url)
+        for _ in range(2):
+            with pytest.raises(BusError, match="not permitted to subscribe"):
+                await link.serve()
+        assert not [task for task in asyncio.all_tasks() if "read_loop" in task.get_coro().__qualname__]  # type: ignore[union-attr]
