@@ -49,6 +49,8 @@ class Announcer:
         self._busy = busy
         self._log = log
         self._events: deque[AnnounceEvent] = deque()
+        self._warnings: deque[AnnounceEvent] = deque()
+        """Written while pods are bound, too, and never dropped for what is normal."""
         self._reports: dict[str, ReportPending] = {}
         self._reported_at: dict[str, float] = {}
         self._wake = asyncio.Event()
@@ -78,10 +80,11 @@ class Announcer:
     def offer(self, event: AnnounceEvent) -> None:
         if event.reason == "Scheduled":
             self._offered_at = time.monotonic()
-        if len(self._events) >= QUEUE_LIMIT:
+        queue = self._warnings if event.type == "Warning" else self._events
+        if len(queue) >= QUEUE_LIMIT:
             self.shed += 1
             return
-        self._events.append(event)
+        queue.append(event)
         self._wake.set()
 
     def report(self, order: ReportPending) -> None:
@@ -94,7 +97,7 @@ class Announcer:
 
     @property
     def waiting(self) -> int:
-        return len(self._events) + len(self._reports)
+        return len(self._events) + len(self._warnings) + len(self._reports)
 
     async def run(self) -> None:
         while True:
@@ -109,11 +112,12 @@ class Announcer:
         """Writes the Events that wait, without regard to rhythm, for FLUSH_S; for the end. A server that does not
         answer ends it."""
         failures, until = 0, time.monotonic() + FLUSH_S
-        while self._events and failures < 3 and time.monotonic() < until:
-            answered = await self._announce(self._events.popleft()) not in ("unknown", "throttled")
+        while (self._warnings or self._events) and failures < 3 and time.monotonic() < until:
+            answered = await self._announce((self._warnings or self._events).popleft()) not in ("unknown", "throttled")
             failures = 0 if answered else failures + 1
-        self.shed += len(self._events)
+        self.shed += len(self._events) + len(self._warnings)
         self._events.clear()
+        self._warnings.clear()
 
     async def _step(self) -> bool:
         """Writes one thing; False where nothing may be written now."""
@@ -127,10 +131,11 @@ class Announcer:
             self._reported_at[uid] = now
             await self._report(self._reports.pop(uid))
             return True
-        if self._events and now - self._offered_at >= QUIET_S:
-            event = self._events.popleft()
+        queue = self._warnings or (self._events if now - self._offered_at >= QUIET_S else ())
+        if queue:
+            event = queue.popleft()
             if await self._announce(event) == "throttled":  # it was not written, and the next one would not be
-                self._events.appendleft(event)
+                queue.appendleft(event)
                 self._throttled_s = min(THROTTLED_MOST_S, 2 * self._throttled_s or THROTTLED_S)
                 await asyncio.sleep(self._throttled_s)
                 return False
@@ -152,10 +157,8 @@ class Announcer:
             resource_version=pod.metadata.resource_version,
         )
         self._count(result.outcome, result.message, order.name)
-        if result.outcome == "conflict":
-            # The pod has changed since. Unless it was bound, or a newer report has come, the sentence still holds:
-            # write it again
-            # later.
+        if result.outcome in ("conflict", "throttled", "unknown"):
+            # Unless the pod was bound, or a newer report has come, the sentence still holds: write it again later.
             self._reports.setdefault(order.uid, order)
         if result.outcome == "done":
             self.tell(order, "FailedScheduling", "Scheduling", order.message, warns=True)

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from shared.book.claimants import Claimants
 from shared.book.ledger import Ledger
 from shared.book.states import GrantState, PodState, grant_of, grant_state, is_read_alike, pod_state, state_like
 from shared.contracts.facts import Fact, Gone, Put
@@ -47,8 +48,7 @@ class Book(Ledger):
         """Objects of other kinds, by kind and then by namespace/name."""
         self.avoided: dict[str, set[str]] = {}
         """By the uid of a pods' controller: nodes whose kubelet rejected one of its pods a short while ago."""
-        self._claimants: set[str] = set()
-        """Pods that have ResourceClaims."""
+        self._claimants = Claimants()
         self._read_last: dict[tuple[object, ...], PodState] = {}
         """By the pods' controller and their first container's limits: what was read of one. Others read alike."""
 
@@ -118,6 +118,7 @@ class Book(Ledger):
                 self.unhold(uid)
             changes.append(Change("pending", uid))
             return changes
+        self._claimants.drop(uid)
         if state.ended:
             return changes + self._end(state)
         changes += self._bind(state)
@@ -128,8 +129,9 @@ class Book(Ledger):
     def _read(self, pod: Pod) -> PodState:
         """A controller writes its pods alike, or in a few ways, and reading one costs as much as deciding its place."""
         if pod.spec.resource_claims:
-            self._claimants.add(pod.metadata.uid)
-            return pod_state(pod, self.others.get(ResourceClaim.__name__, {}))
+            state = pod_state(pod, self.others.get(ResourceClaim.__name__, {}))
+            self._claimants.put(state.uid, set(state.claims.values()))
+            return state
         controller = next((owner.uid for owner in pod.metadata.owner_references if owner.controller), "")
         like = (controller, *(tuple(c.resources.limits.items()) for c in pod.spec.containers[:1]))
         known = self._read_last.get(like)
@@ -157,10 +159,8 @@ class Book(Ledger):
         if not isinstance(obj, ResourceClaim):
             return []
         changes = []
-        for uid in sorted(self._claimants):
+        for uid in self._claimants.of(_path(obj)):
             old = self.pods[uid]
-            if old.pod.spec.node_name or _path(obj) not in old.claims.values():
-                continue
             state = self._read(old.pod)
             if (state.request, state.refusal) != (old.request, old.refusal):
                 self._succeed(old, state)
@@ -228,7 +228,7 @@ class Book(Ledger):
             self.unhold(state.uid)
         changes += self._end(state) or [Change("ended", state.uid)]
         del self.pods[state.uid]
-        self._claimants.discard(state.uid)
+        self._claimants.drop(state.uid)
         if self.uid_by_key.get(state.key) == state.uid:
             del self.uid_by_key[state.key]
         return changes

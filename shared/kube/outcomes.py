@@ -48,7 +48,7 @@ _STATUS = msgspec.json.Decoder(_Status)
 
 def outcome_of(response: Response) -> Result:
     """The protocol's reading of an HTTP status: 409 conflict, 404 gone, 403 and 422 refused, 429 throttled, 5xx
-    unknown.
+    unknown. 401 is throttled as well: of us and of now, and not of what was asked; nothing was executed.
 
     A 422 that names metadata.uid means that this name belongs to another object now: the intended one is gone.
     """
@@ -61,7 +61,7 @@ def outcome_of(response: Response) -> Result:
     message = status.message or f"HTTP {response.status}"
     if response.status == 422 and any(cause.field == "metadata.uid" for cause in status.details.causes):
         return Result("gone", message)
-    if response.status in (400, 401, 403, 405, 413, 415, 422) or SEVERAL_BUDGETS in message:
+    if response.status in (400, 403, 405, 413, 415, 422) or SEVERAL_BUDGETS in message:
         return Result("refused", message)
-    known: dict[int, Outcome] = {404: "gone", 409: "conflict", 410: "gone", 429: "throttled"}
+    known: dict[int, Outcome] = {404: "gone", 409: "conflict", 410: "gone", 401: "throttled", 429: "throttled"}
     return Result(known.get(response.status, "unknown"), message)

@@ -46,7 +46,8 @@ class DeviceRequest(KubeObject, frozen=True):
 
 
 class DeviceClaim(KubeObject, frozen=True):
-    requests: tuple[DeviceRequest, ...] = ()
+    requests: tuple[DeviceRequest, ...] | None = ()
+    """None: the API server writes null where there are none."""
     constraints: tuple[dict[str, Any], ...] = ()
 
 
@@ -173,12 +174,20 @@ def _asks(pod: Pod, claim: PodClaim, claims: Mapping[str, ResourceClaim]) -> Ite
             f"claim {claim.name!r}: ResourceClaim {path} is reserved for {others[0].name}; GPUs of one claim go "
             "to one pod, so give each pod its own by a template, or wait until that one ends",
         )
+    if known.metadata.deletion_timestamp and not pod.spec.node_name:
+        raise RequestError(
+            "claim-ending",
+            f"claim {claim.name!r}: ResourceClaim {path} is being deleted, and none of its devices can be given any "
+            "more; the pod waits for a claim of that name that is made anew",
+        )
     if known.spec.devices.constraints:
         raise RequestError(
             "claim-constraints",
             f"claim {claim.name!r} has constraints, which Kerf does not read; ask for several GPUs in one "
             "request, and write kerf.dev/topology: required on the pod",
         )
+    if not known.spec.devices.requests:
+        raise RequestError("claim-empty", f"claim {claim.name!r}: ResourceClaim {path} requests no device; write one")
     for request in known.spec.devices.requests:
         yield entry_of(claim.name, request.name), _ask(f"claim {claim.name!r}, request {request.name!r}", request)
 

@@ -62,6 +62,8 @@ class Slices:
                 )
             if len(out) == PUBLISH_AT_ONCE:
                 return out  # and goes on at the next call
+        for name in self._marks.keys() - self.book.nodes.keys():
+            del self._marks[name], self._ordered[name]
         self._look_at = now + LOOK_S
         return out
 

@@ -10,6 +10,7 @@ from shared.model.claims import CLAIM_COMING
 _PASSES = {
     CLAIM_COMING: "look at the template, and whether kube-controller-manager runs",
     "claim-missing": "create it, and the pod is placed",
+    "claim-ending": "create the claim anew once it is gone, or let a template make it with the pod",
     "claim-in-use": "the pod is placed when the other has ended",
 }
 """Of refusals that end when something else changes, the pod as it is."""

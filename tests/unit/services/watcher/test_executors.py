@@ -722,6 +722,44 @@ async def test_events_wait_until_no_bind_is_in_flight() -> None:
     await asyncio.wait({running})
 
 
+async def test_warnings_are_written_while_pods_are_bound_all_the_time_and_keep_their_place(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """In a cluster that binds two pods a second the Events of Bindings never have their quiet moment."""
+    monkeypatch.setattr(announcing, "QUEUE_LIMIT", 2)
+    monkeypatch.setattr(announcing, "QUIET_S", 3600.0)
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    running = asyncio.create_task(harness.announcer.run())
+    for _ in range(5):
+        harness.announcer.tell(touch(pod), "Scheduled", "Binding", "on n")
+    harness.announcer.tell(touch(pod), "GpuLost", "Evicting", "because", warns=True)
+    await eventually(lambda: harness.events() == ["GpuLost"])
+    assert (harness.announcer.waiting, harness.announcer.shed) == (2, 3)
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_a_reason_that_the_server_had_no_time_for_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcing, "REPORT_INTERVAL_S", 0.0)
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    answers = [Result("throttled", "later"), Result("unknown", "no answer"), Result("done")]
+    written: list[str] = []
+
+    async def report_unscheduled(*_: Any, message: str, **__: Any) -> Result:
+        written.append(message)
+        return answers[len(written) - 1]
+
+    monkeypatch.setattr(harness.announcer._writes.pods, "report_unscheduled", report_unscheduled)
+    harness.announcer.report(c.ReportPending(**identity(pod), reason="Unschedulable", message="why"))
+    running = asyncio.create_task(harness.announcer.run())
+    await eventually(lambda: harness.announcer.waiting == 0 and harness.events() == ["FailedScheduling"])
+    assert written == ["why"] * 3
+    running.cancel()
+    await asyncio.wait({running})
+
+
 def _offered_five() -> ExecutorHarness:
     """Five Events wait, named r0 to r4."""
     harness = ExecutorHarness()

@@ -25,6 +25,7 @@ __all__ = ["client", "server"]
         (201, "done"),
         (400, "refused"),
         (403, "refused"),
+        (401, "throttled"),
         (404, "gone"),
         (409, "conflict"),
         (422, "refused"),

@@ -24,6 +24,11 @@ def claim(*requests: dict[str, Any], reserved: str = "", **devices: Any) -> Reso
     return msgspec.convert(document, ResourceClaim)
 
 
+def ending(seen: ResourceClaim) -> ResourceClaim:
+    meta = msgspec.structs.replace(seen.metadata, deletion_timestamp="2026-11-28T00:00:00Z")
+    return msgspec.structs.replace(seen, metadata=meta)
+
+
 def gpu(
     name: str = "gpu", device_class: str = "gpu.kerf.dev", capacity: dict[str, str] | None = None, **exactly: Any
 ) -> dict[str, Any]:
@@ -86,6 +91,12 @@ def test_each_request_is_an_entry_of_its_own() -> None:
         (claim(gpu(capacity={"compute": "130"})), "compute-too-large"),
         (claim(gpu(count=1000)), "too-many-gpus"),
         (claim(gpu(), reserved="other"), "claim-in-use"),
+        (ending(claim(gpu())), "claim-ending"),
+        (claim(), "claim-empty"),
+        (
+            msgspec.convert({**msgspec.to_builtins(claim()), "spec": {"devices": {"requests": None}}}, ResourceClaim),
+            "claim-empty",
+        ),
         (None, "claim-missing"),
     ],
     ids=str,
@@ -99,6 +110,11 @@ def test_what_cannot_be_served_is_refused_by_name(found: ResourceClaim | None, c
 
 def test_a_claim_that_is_reserved_for_the_pod_itself_is_its_own() -> None:
     assert claim_asks(pod(), {"team/c": claim(gpu(), reserved="p")})
+
+
+def test_a_claim_that_ends_while_its_pod_runs_is_its_own() -> None:
+    running = msgspec.structs.replace(pod(), spec=msgspec.structs.replace(pod().spec, node_name="n"))
+    assert claim_asks(running, {"team/c": ending(claim(gpu(), reserved="p"))})
 
 
 def test_a_claim_from_a_template_has_the_name_that_kubernetes_gave_it() -> None:

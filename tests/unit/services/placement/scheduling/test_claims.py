@@ -202,6 +202,36 @@ def test_nodes_beyond_what_is_published_at_once_follow_with_the_next_call(monkey
     assert [[order.node for order in slices.due(now)] for now in (0.0, 0.1, 0.2)] == [["a", "b"], ["c"], []]
 
 
+def test_nodes_that_are_gone_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autoscaled nodes have another name each time."""
+    book = Book()
+    slices = Slices(book)
+    for number in range(3):
+        node = build.node(f"n{number}")
+        book.apply(Put(object=node))
+        book.put_inventory(msgspec.structs.replace(build.inventory(f"n{number}"), dra=True))
+        assert [order.node for order in slices.due(10.0 * number)] == [f"n{number}"]
+        del book.nodes[f"n{number}"]
+    slices.due(100.0)
+    assert (slices._marks, slices._ordered) == ({}, {})
+
+
+def test_a_claim_concerns_the_unbound_pods_that_name_it_alone() -> None:
+    """An event of a claim comes several times with each pod that has one, of other drivers too."""
+    book = Book()
+    uid = waiting(book)
+    assert book._claimants.of("team/c") == [uid]
+    pod = book.pods[uid].pod
+    spec = msgspec.structs.replace(pod.spec, node_name="n")
+    meta = msgspec.structs.replace(pod.metadata, resource_version=build.next_version())
+    book.apply(Put(object=msgspec.structs.replace(pod, spec=spec, metadata=meta)))
+    assert book._claimants.of("team/c") == []
+    other = waiting(book, name="other")
+    assert book._claimants.of("team/c") == [other]
+    book.apply(Gone(object=book.pods[other].pod))
+    assert (book._claimants._pods, book._claimants._paths) == ({}, {})
+
+
 @pytest.mark.parametrize("version", ["", "x", "580." + "9" * 5000], ids=["none", "word", "5000 digits"])
 def test_a_version_that_is_none_is_left_out(version: str) -> None:
     book = Book()
