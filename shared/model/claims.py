@@ -46,8 +46,7 @@ class DeviceRequest(KubeObject, frozen=True):
 
 
 class DeviceClaim(KubeObject, frozen=True):
-    requests: tuple[DeviceRequest, ...] | None = ()
-    """None: the API server writes null where there are none."""
+    requests: tuple[DeviceRequest, ...] = ()
     constraints: tuple[dict[str, Any], ...] = ()
 
 
