@@ -166,7 +166,7 @@ int context_record(CUcontext context, int gpu, int primary, uint64_t paid); /* 0
 CUcontext context_primary(int gpu, int always);
 void context_released(int gpu, int always); /* the primary context was released; `always`: or reset */
 void context_destroyed(CUcontext context);
-/* Charges a context for a setting (cuCtxSetLimit). Returns 0 if there is no room. `now`: the current value of the
+/* Charges a context of a GPU for a setting (cuCtxSetLimit). Returns 0 if there is no room. `now`: the current value of the
  * setting; `value`: the new one; `each`: bytes per unit. `more`: the additional charge. */
 int context_charge(uint64_t context, int gpu, int setting, uint64_t now, uint64_t value, uint64_t each, uint64_t *more);
 void context_refund(uint64_t context, int gpu, int setting, uint64_t more);

@@ -203,8 +203,8 @@ int pool_begin(CUpool pool, int gpu, uint64_t bytes) {
 int pool_end(int i, uint64_t bytes, CUresult result) {
     const int gpu = known_pools[i].gpu;
     /* a pool that the driver knows no more has not grown */
-    const uint64_t now = attribute_of(i, POOL_RESERVED_CURRENT, result ? before : before + asked), grown = now > before ? now - before
-        : 0;
+    const uint64_t now = attribute_of(i, POOL_RESERVED_CURRENT, result ? before : before + asked);
+    const uint64_t grown = now > before ? now - before : 0;
     uint64_t chunk = chunk_of(gpu);
     int fits = grown <= asked || reserve(gpu, grown - asked);
     if (asked && grown > asked) {

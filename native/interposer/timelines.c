@@ -306,22 +306,20 @@ static void harvest_batches(timeline_t *l, pthread_mutex_t *guard) {
         const batch_t *b = &l->batch[l->oldest % SLOTS];
         uint64_t took = 0, from_base = 0, now;
         CUresult result;
-        int measured = 0;
+        int measured;
         if (l->oldest == l->next && (l->launching || !b->ended)) return;
         result = REAL(event_t, "cuEventQuery")(b->end);
         if (result == CUDA_ERROR_NOT_READY) return;
-        if (!result) {
-            measured = between(b->follows ? l->settled_end : b->begin, b->end, &took)
-                && between(l->base, b->end, &from_base);
-        }
+        measured = !result && between(b->follows ? l->settled_end : b->begin, b->end, &took)
+            && between(l->base, b->end, &from_base);
         now = now_ns();
         lock_by_clock(guard);
-        if (!result && !measured) {
-            took = b->estimated_ns, from_base = now > l->base_ns ? now - l->base_ns : 0;
-            counters->gpu[l->gpu].untimed += (uint64_t)b->count;
-        }
         if (result) give_up(l);
         else {
+            if (!measured) {
+                took = b->estimated_ns, from_base = now > l->base_ns ? now - l->base_ns : 0;
+                counters->gpu[l->gpu].untimed += (uint64_t)b->count;
+            }
             if (l->oldest == l->next) close_batch(l);
             settle(l, took, from_base, now);
         }

@@ -34,6 +34,7 @@ QUEUE = "kerf-operator"
 AT_ONCE = 32
 """Reviews that the API server is asked for at a time."""
 WAITING = 8192
+"""Questions of which it is known how long they wait. Others come after them."""
 QUESTION_S = 4.0
 """How long a question may wait for its review. The server waits 5 s for the answer (`authorization.timeout`)."""
 CONNECT_S = 5.0

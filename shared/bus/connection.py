@@ -11,22 +11,20 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
-import random
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
 
 import nats.errors
 import structlog
-from nats.aio.client import Client
 
 from shared.bus import parts
+from shared.bus.client import RECONNECT_WAIT_S, Client, identity
 from shared.bus.outage import Outage
 from shared.bus.port import AnswerFailed, BusError, NoResponder, NotConnected, NotTaken, Unknown
 from shared.bus.tasks import end
-from shared.bus.transport import ANSWER_S, Transport
+from shared.bus.transport import ANSWER_S
 from shared.redaction import redact
 
 if TYPE_CHECKING:
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 
 PING_INTERVAL_S = 2
 MAX_OUTSTANDING_PINGS = 2
-RECONNECT_WAIT_S = 0.25
-REFUSED_WAIT_S = 5.0
 STOPPED_S = 60.0
 """A client that has lost its connection and does not connect for so long never will. An attempt takes up to 12 s."""
 PENDING_BYTES = 8 * 1024 * 1024
@@ -45,82 +41,8 @@ PENDING_BYTES = 8 * 1024 * 1024
 
 _DENIED = re.compile(r"Permissions Violation for (Publish|Subscription)(?: to)? \"?([^\"\s]+)\"?", re.IGNORECASE)
 _NO_RESPONDERS = "503"
-_SESSION_OVER = ("authentication expired", "authentication revoked")
 
 log = structlog.get_logger("bus")
-
-
-class _Client(Client):
-    """nats-py closes for good when the server ends an expired session. A new one begins with a new token instead.
-
-    uvloop raises RuntimeError where something is written to a closed transport of TCP; asyncio, and TLS on uvloop, drop
-    it. Here that is a lost connection, and what was not written goes out on the next one.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.attempts = 0
-        self.before_attempt: Callable[[], None] = lambda: None
-
-    async def _connect_to_server(self, server: Any) -> None:
-        self.attempts += 1
-        self.before_attempt()
-        for task in (self._reading_task, self._ping_interval_task, self._flusher_task):
-            if task is not None:  # an attempt that failed after its CONNECT leaves them
-                task.cancel()
-        if self._transport is None:
-            self._transport = Transport()
-        await super()._connect_to_server(server)
-
-    def wait_longer(self) -> None:
-        """After a refusal: the service that reviews tokens may be the one that all others ask, too."""
-        longer = min(REFUSED_WAIT_S, 2 * self.options["reconnect_time_wait"])
-        self.options["reconnect_time_wait"] = longer * random.uniform(0.75, 1.0)  # noqa: S311 - no secret
-
-    def wait_as_usual(self) -> None:
-        self.options["reconnect_time_wait"] = RECONNECT_WAIT_S
-
-    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
-        """nats-py keeps the addresses of all servers that ever were, and tries each of them."""
-        there = info.get("connect_urls")
-        if there:
-            self._server_pool[:] = [s for s in self._server_pool if not s.discovered or s.uri.netloc in there]
-        await super()._process_info(info, initial_connection)
-
-    async def _send_ping(self, future: asyncio.Future[bool] | None = None) -> None:
-        try:
-            await super()._send_ping(future)
-        except ConnectionResetError as error:  # nats-py's pinger would end without a word
-            await self._process_op_err(error)
-
-    async def _flush_pending(self, force_flush: bool = False) -> Any:
-        try:
-            return await super()._flush_pending(force_flush)
-        except RuntimeError as error:
-            await self._process_op_err(ConnectionResetError(str(error)))
-            nothing_to_wait_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            nothing_to_wait_for.set_result(None)
-            return nothing_to_wait_for
-
-    async def _flusher(self) -> None:
-        await super()._flusher()  # ends without a word at that RuntimeError
-        writer = getattr(self._transport, "_io_writer", None)
-        if self.is_connected and writer is not None and writer.is_closing():
-            await self._process_op_err(ConnectionResetError("the connection was closed"))
-
-    async def _process_err(self, err_msg: str) -> None:
-        if any(text in err_msg.lower() for text in _SESSION_OVER):
-            await self._process_op_err(nats.errors.Error(f"nats: {err_msg}"))
-            return
-        await super()._process_err(err_msg)
-
-
-def _identity(servers: list[str]) -> dict[str, str]:
-    """User and password of the URLs. nats-py takes them from the URL of each server, and a server that another one has
-    named has none."""
-    named = {(uri.username, uri.password) for uri in map(urlsplit, servers)}
-    user, password = named.pop()
-    return {"user": user, "password": password} if not named and user is not None and password is not None else {}
 
 
 class Stats:
@@ -156,7 +78,7 @@ class Connection:
     """The client, a reply inbox shared by all requests, and the client's life-cycle callbacks."""
 
     def __init__(self, *, on_closed: Callable[[str], None] | None = None, inbox_prefix: str = "_INBOX") -> None:
-        self.nc = _Client()
+        self.nc = Client()
         self.stats = Stats()
         self._on_closed = on_closed
         self._prefix = f"{inbox_prefix}.{secrets.token_hex(9)}"
@@ -197,7 +119,7 @@ class Connection:
         self._waits_out_refusals = token is not None
         options: dict[str, Any] = {"user_credentials": credentials} if credentials else {}
         servers = [part.strip() for part in url.split(",")]
-        options |= _identity(servers)
+        options |= identity(servers)
         if token is not None:
             options["token"] = token
         if tls is not None:
@@ -260,7 +182,7 @@ class Connection:
         try:
             async with asyncio.timeout(5):
                 await self.nc.close()
-        except (TimeoutError, nats.errors.Error, OSError, RuntimeError) as error:  # RuntimeError: see _Client
+        except (TimeoutError, nats.errors.Error, OSError, RuntimeError) as error:  # RuntimeError: see Client
             log.warning("bus_close_failed", error=str(error))
 
     def spawn(self, work: Awaitable[Any]) -> None:

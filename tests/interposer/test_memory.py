@@ -44,8 +44,8 @@ def test_every_allocation_call_gives_the_whole_limit_and_not_a_byte_more(limited
 def test_arrays_are_charged_what_the_device_has_for_their_format_and_layers(built: Path, tmp_path: Path) -> None:
     node = Node(built, tmp_path / "node", memory_mib=8192)
     one = node.container("arrays", Rules(gpus=(GpuRule(uuid=UUID, memory_limit_bytes=4096 * MIB),)))
-    charged, had = one.run("kinds", "arrays")[::2], one.run("kinds", "arrays")[1::2]
-    assert charged == had == [128, 128, 64, 64, 1024]
+    figures = one.run("kinds", "arrays")
+    assert figures[::2] == figures[1::2] == [128, 128, 64, 64, 1024], "charged, and taken of the device"
 
 
 def test_an_allocation_from_no_pool_is_refused_and_costs_nothing(limited: Limited) -> None:

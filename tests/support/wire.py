@@ -21,8 +21,7 @@ class Wire:
         self._answering = asyncio.Event()
         self._answering.set()
         self._interjected = b""
-        self._greet_only = False
-        self._reset_after_answer = False
+        self._ends_after, self._resets = 0, False
         self.port = 0
         self.accepted = 0
 
@@ -73,13 +72,9 @@ class Wire:
         """The server seems to say this after its first words, on each new connection."""
         self._interjected = data
 
-    def greet_only(self, only: bool = True) -> None:
-        """A connection ends once the server has said its first words."""
-        self._greet_only = only
-
-    def reset_after_answer(self, resets: bool = True) -> None:
-        """A connection is reset once the server has spoken twice."""
-        self._reset_after_answer = resets
+    def end_after(self, words: int, *, reset: bool = False) -> None:
+        """New connections end, or are reset, once the server has spoken so many times; 0: they last."""
+        self._ends_after, self._resets = words, reset
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.accepted += 1
@@ -94,15 +89,11 @@ class Wire:
         self._writers |= {writer, there_writer}
         for work in (
             self._pump(reader, there_writer, (self._flowing,)),
-            self._pump(there_reader, writer, (self._flowing, self._answering), self._interjected, self._words()),
+            self._pump(there_reader, writer, (self._flowing, self._answering), self._interjected, self._ends_after),
         ):
             task = asyncio.create_task(work)
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
-
-    def _words(self) -> int:
-        """After how many of its words the server falls silent; 0: never."""
-        return 1 if self._greet_only else 2 if self._reset_after_answer else 0
 
     async def _pump(
         self,
@@ -122,7 +113,7 @@ class Wire:
                 words -= 1
                 if words == 0:
                     break
-        if words == 0 and self._reset_after_answer:
+        if words == 0 and self._resets:
             sink.transport.abort()
         sink.close()
         self._writers.discard(sink)

@@ -1,4 +1,4 @@
-/* kinds arrays|pool|several: calls whose charge depends on what they are given.
+/* kinds arrays|pool|several: calls that are charged by what they are given.
  *   arrays   makes an array of each of four formats and a layered one with all levels. Prints for each what the account
  *            shows less of free memory, and what the device has more, in MiB
  *   pool     allocates from no pool, five times. Prints the result, and what the account shows less

@@ -25,12 +25,13 @@ MUTANTS = [
     ),
     Mutant(
         name="lost-connections-end-in-good-order",
-        what="a connection whose TLS does not end keeps the client from connecting again",
+        what="a connection with TLS that does not end keeps the client from connecting again",
         file=_FILE,
         old="async with asyncio.timeout(CLOSE_S):",
         new="async with asyncio.timeout(CLOSE_S * 1000):",
         tests=(
-            "tests/unit/shared/bus/test_nats_bus_tls.py::test_fault_14_a_connection_that_ends_in_silence_is_made_anew_at_once",
+            "tests/unit/shared/bus/test_nats_bus_tls.py::"
+            "test_fault_14_a_connection_that_ends_in_silence_is_made_anew_at_once",
         ),
     ),
     Mutant(

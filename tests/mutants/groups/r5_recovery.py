@@ -509,7 +509,7 @@ MUTANTS = [
     Mutant(
         name="closed-transport-is-an-error",
         what="a write to a transport that uvloop has closed is an error of whoever publishes",
-        file="shared/bus/connection.py",
+        file="shared/bus/client.py",
         old="        except RuntimeError as error:\n            await self._process_op_err",
         new="        except ZeroDivisionError as error:\n            await self._process_op_err",
         tests=(_CLOSED,),
@@ -517,7 +517,7 @@ MUTANTS = [
     Mutant(
         name="nothing-flushes-any-more",
         what="a connection whose flusher has ended at a closed transport stays as it is",
-        file="shared/bus/connection.py",
+        file="shared/bus/client.py",
         old="if self.is_connected and writer is not None and writer.is_closing():",
         new="if False:",
         tests=(_CLOSED,),

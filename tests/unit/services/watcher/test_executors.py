@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator
 from typing import Any
 
 import msgspec
@@ -116,6 +118,17 @@ class ExecutorHarness:
         return [e["reason"] for e in self.cluster.all("Event")]
 
 
+@contextlib.asynccontextmanager
+async def announcing_by(harness: ExecutorHarness) -> AsyncIterator[None]:
+    """The announcer works within the block."""
+    running = asyncio.create_task(harness.announcer.run())
+    try:
+        yield
+    finally:
+        running.cancel()
+        await asyncio.wait({running})
+
+
 def identity(pod: Pod) -> dict[str, Any]:
     return {"uid": pod.metadata.uid, "namespace": pod.metadata.namespace, "name": pod.metadata.name}
 
@@ -136,11 +149,10 @@ async def test_an_event_that_the_server_has_no_time_for_is_written_later(monkeyp
     harness = ExecutorHarness()
     pods = [harness.pod("p"), harness.pod("q")]
     harness.gate.answers = [Response(429, b'{"message":"later"}')] * 3
-    running = asyncio.create_task(harness.announcer.run())
-    for one in pods:
-        harness.announcer.tell(touch(one), "Evicted", "Evicting", "because")
-    await eventually(lambda: harness.announcer.written == 2)
-    running.cancel()
+    async with announcing_by(harness):
+        for one in pods:
+            harness.announcer.tell(touch(one), "Evicted", "Evicting", "because")
+        await eventually(lambda: harness.announcer.written == 2)
     assert (harness.events(), harness.gate.requests) == (["Evicted", "Evicted"], 5)
 
 
@@ -707,19 +719,19 @@ async def test_a_volume_goes_to_one_claim() -> None:
 
 async def test_events_wait_until_no_bind_is_in_flight() -> None:
     harness = ExecutorHarness()
-    running = asyncio.create_task(harness.announcer.run())
-    first, second = harness.pod("first"), harness.pod("second")
-    await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(first),)))
-    harness.gate.open.clear()
-    binding = asyncio.create_task(harness.bindings.bind(c.BindBatch(term=1, sequence=2, binds=(harness.bind(second),))))
-    await eventually(lambda: harness.batches.binding == 1, what="a bind in flight")
-    assert harness.events() == []
-    harness.gate.open.set()
-    await binding
-    await eventually(lambda: harness.events() == ["Scheduled", "Scheduled"], what="both Events")
-    assert (harness.announcer.written, harness.announcer.shed) == (2, 0)
-    running.cancel()
-    await asyncio.wait({running})
+    async with announcing_by(harness):
+        first, second = harness.pod("first"), harness.pod("second")
+        await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(first),)))
+        harness.gate.open.clear()
+        binding = asyncio.create_task(
+            harness.bindings.bind(c.BindBatch(term=1, sequence=2, binds=(harness.bind(second),)))
+        )
+        await eventually(lambda: harness.batches.binding == 1, what="a bind in flight")
+        assert harness.events() == []
+        harness.gate.open.set()
+        await binding
+        await eventually(lambda: harness.events() == ["Scheduled", "Scheduled"], what="both Events")
+        assert (harness.announcer.written, harness.announcer.shed) == (2, 0)
 
 
 async def test_warnings_are_written_while_pods_are_bound_all_the_time_and_keep_their_place(
@@ -730,14 +742,12 @@ async def test_warnings_are_written_while_pods_are_bound_all_the_time_and_keep_t
     monkeypatch.setattr(announcing, "QUIET_S", 3600.0)
     harness = ExecutorHarness()
     pod = harness.pod()
-    running = asyncio.create_task(harness.announcer.run())
-    for _ in range(5):
-        harness.announcer.tell(touch(pod), "Scheduled", "Binding", "on n")
-    harness.announcer.tell(touch(pod), "GpuLost", "Evicting", "because", warns=True)
-    await eventually(lambda: harness.events() == ["GpuLost"])
-    assert (harness.announcer.waiting, harness.announcer.shed) == (2, 3)
-    running.cancel()
-    await asyncio.wait({running})
+    async with announcing_by(harness):
+        for _ in range(5):
+            harness.announcer.tell(touch(pod), "Scheduled", "Binding", "on n")
+        harness.announcer.tell(touch(pod), "GpuLost", "Evicting", "because", warns=True)
+        await eventually(lambda: harness.events() == ["GpuLost"])
+        assert (harness.announcer.waiting, harness.announcer.shed) == (2, 3)
 
 
 async def test_a_reason_that_the_server_had_no_time_for_is_written_later(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -753,11 +763,9 @@ async def test_a_reason_that_the_server_had_no_time_for_is_written_later(monkeyp
 
     monkeypatch.setattr(harness.announcer._writes.pods, "report_unscheduled", report_unscheduled)
     harness.announcer.report(c.ReportPending(**identity(pod), reason="Unschedulable", message="why"))
-    running = asyncio.create_task(harness.announcer.run())
-    await eventually(lambda: harness.announcer.waiting == 0 and harness.events() == ["FailedScheduling"])
-    assert written == ["why"] * 3
-    running.cancel()
-    await asyncio.wait({running})
+    async with announcing_by(harness):
+        await eventually(lambda: harness.announcer.waiting == 0 and harness.events() == ["FailedScheduling"])
+        assert written == ["why"] * 3
 
 
 def _offered_five() -> ExecutorHarness:
@@ -791,15 +799,13 @@ async def test_only_the_newest_report_of_a_pod_is_written() -> None:
     pod = harness.pod()
     for text in ("old", "new"):
         assert await harness.patch(c.ReportPending(**identity(pod), reason="Unschedulable", message=text)) == []
-    running = asyncio.create_task(harness.announcer.run())
-    await eventually(lambda: harness.announcer.written == 2, what="condition and Event")
-    conditions = harness.core.find("Pod", "p", "default").status.conditions
-    assert [(x.type, x.status, x.reason, x.message) for x in conditions] == [
-        ("PodScheduled", "False", "Unschedulable", "new")
-    ]
-    assert [(e["reason"], e["note"]) for e in harness.cluster.all("Event")] == [("FailedScheduling", "new")]
-    running.cancel()
-    await asyncio.wait({running})
+    async with announcing_by(harness):
+        await eventually(lambda: harness.announcer.written == 2, what="condition and Event")
+        conditions = harness.core.find("Pod", "p", "default").status.conditions
+        assert [(x.type, x.status, x.reason, x.message) for x in conditions] == [
+            ("PodScheduled", "False", "Unschedulable", "new")
+        ]
+        assert [(e["reason"], e["note"]) for e in harness.cluster.all("Event")] == [("FailedScheduling", "new")]
 
 
 async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -815,11 +821,9 @@ async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyP
             **identity(pod), reason="Unschedulable", message="m", resource_version=pod.metadata.resource_version
         )
     )
-    running = asyncio.create_task(harness.announcer.run())
-    await eventually(lambda: harness.events() == ["FailedScheduling"], what="the Event after the second try")
-    assert [x.message for x in harness.core.find("Pod", "p", "default").status.conditions] == ["m"]
-    running.cancel()
-    await asyncio.wait({running})
+    async with announcing_by(harness):
+        await eventually(lambda: harness.events() == ["FailedScheduling"], what="the Event after the second try")
+        assert [x.message for x in harness.core.find("Pod", "p", "default").status.conditions] == ["m"]
 
 
 async def test_a_pending_reason_is_not_written_to_a_pod_that_has_been_bound() -> None:
@@ -827,13 +831,11 @@ async def test_a_pending_reason_is_not_written_to_a_pod_that_has_been_bound() ->
     pod = harness.pod()
     await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod),)))
     await harness.patch(c.ReportPending(**identity(pod), reason="Unschedulable", message="late"))
-    running = asyncio.create_task(harness.announcer.run())
-    await eventually(
-        lambda: harness.announcer.waiting == 0 and harness.events() == ["Scheduled"], what="the Event alone"
-    )
-    assert all(x.status == "True" for x in harness.core.find("Pod", "p", "default").status.conditions)
-    running.cancel()
-    await asyncio.wait({running})
+    async with announcing_by(harness):
+        await eventually(
+            lambda: harness.announcer.waiting == 0 and harness.events() == ["Scheduled"], what="the Event alone"
+        )
+        assert all(x.status == "True" for x in harness.core.find("Pod", "p", "default").status.conditions)
 
 
 def test_a_reason_that_is_on_the_pod_is_not_written_again() -> None:

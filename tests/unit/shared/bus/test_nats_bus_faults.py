@@ -16,7 +16,7 @@ from nats.aio.client import Srv
 from nats.errors import Error
 
 from shared.bus import consumer as consumer_module
-from shared.bus.connection import RECONNECT_WAIT_S, REFUSED_WAIT_S
+from shared.bus.client import RECONNECT_WAIT_S, REFUSED_WAIT_S
 from shared.bus.embedded import EmbeddedServer, User
 from shared.bus.jetstream import StreamInfo
 from shared.bus.nats_bus import NatsBus
@@ -343,13 +343,12 @@ def test_fault_18_attempts_that_end_in_the_middle_leave_nothing_behind(factory: 
     async def reset() -> None:
         async with EmbeddedServer() as server, Wire(server.port) as wire:
             bus = await NatsBus.connect(f"nats://127.0.0.1:{wire.port}")
-            for greeted in (True, False):
-                wire.greet_only(greeted)
-                wire.reset_after_answer(not greeted)
+            for words in (1, 2):
+                wire.end_after(words, reset=words == 2)
                 before = wire.accepted
                 wire.cut()
                 await eventually(lambda before=before: wire.accepted >= before + 4)
-            wire.reset_after_answer(False)
+            wire.end_after(0)
             await eventually(bus.alive)
             pingers = [task for task in asyncio.all_tasks() if "_ping_interval" in repr(task.get_coro())]
             assert len(pingers) == 1

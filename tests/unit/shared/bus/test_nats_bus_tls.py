@@ -67,10 +67,10 @@ def test_fault_14_a_connection_that_ends_in_silence_is_made_anew_at_once(tmp_pat
         ca = tmp_path / "ca.crt"
         ca.write_text(by.pem.certificate)
         async with EmbeddedServer(extra_config=serve(tmp_path, by)) as server, Wire(server.port) as wire:
-            wire.greet_only()
+            wire.end_after(1)
             opening = asyncio.create_task(NatsBus.connect(f"nats://127.0.0.1:{wire.port}", ca_file=str(ca)))
             await eventually(lambda: wire.accepted >= 2, within_s=10)
-            wire.greet_only(False)
+            wire.end_after(0)
             async with await opening as bus:
                 assert await bus.alive()
                 accepted = wire.accepted
