@@ -21,8 +21,7 @@ _SESSION_OVER = ("authentication expired", "authentication revoked")
 class Client(nats.aio.client.Client):
     """nats-py closes for good when the server ends an expired session. A new one begins with a new token instead.
 
-    uvloop raises RuntimeError where something is written to a closed transport of TCP; asyncio, and TLS on uvloop, drop
-    it. Here that is a lost connection, and what was not written goes out on the next one.
+    What cannot be written is no error of the caller: it goes out on the next connection.
     """
 
     def __init__(self) -> None:
@@ -64,17 +63,11 @@ class Client(nats.aio.client.Client):
     async def _flush_pending(self, force_flush: bool = False) -> Any:
         try:
             return await super()._flush_pending(force_flush)
-        except RuntimeError as error:
-            await self._process_op_err(ConnectionResetError(str(error)))
+        except ConnectionResetError as error:
+            await self._process_op_err(error)
             nothing_to_wait_for: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             nothing_to_wait_for.set_result(None)
             return nothing_to_wait_for
-
-    async def _flusher(self) -> None:
-        await super()._flusher()  # ends without a word at that RuntimeError
-        writer = getattr(self._transport, "_io_writer", None)
-        if self.is_connected and writer is not None and writer.is_closing():
-            await self._process_op_err(ConnectionResetError("the connection was closed"))
 
     async def _process_err(self, err_msg: str) -> None:
         if any(text in err_msg.lower() for text in _SESSION_OVER):

@@ -182,7 +182,7 @@ class Connection:
         try:
             async with asyncio.timeout(5):
                 await self.nc.close()
-        except (TimeoutError, nats.errors.Error, OSError, RuntimeError) as error:  # RuntimeError: see Client
+        except (TimeoutError, nats.errors.Error, OSError) as error:
             log.warning("bus_close_failed", error=str(error))
 
     def spawn(self, work: Awaitable[Any]) -> None:

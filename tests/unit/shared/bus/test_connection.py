@@ -35,7 +35,7 @@ async def test_an_outage_is_a_line_at_its_start_and_one_at_its_end(server: Embed
 def is_closed(client: Client) -> bool:
     try:
         client._transport.writelines([b""])
-    except RuntimeError:
+    except ConnectionResetError:
         return True
     return False
 
