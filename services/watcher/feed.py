@@ -70,7 +70,7 @@ class Feed:
 
     async def _publish(self, payload: bytes) -> None:
         try:
-            await self._bus.publish(self._subject, payload)
+            await self._bus.publish_in_parts(self._subject, payload)
         except BusError as error:
             self.lost += 1
             self._log.warning("feed_batch_lost", error=str(error), lost=self.lost)

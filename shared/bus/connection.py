@@ -353,16 +353,20 @@ class Connection:
         """Sends an answer: in one message, in parts where it is larger and the asker reads them, or else the reason why
         it is not sent. Raises BusError if nothing can be sent."""
         max_payload = self.nc.max_payload
-        if len(payload) <= max_payload:
-            await self.publish(subject, payload)
-            return
         why = parts.refusal(len(payload), max_payload, parts=accepts_parts)
         if why:
             log.error("bus_answer_not_sent", bytes=len(payload), max_bytes=max_payload, why=why)
             body, headers = parts.error_message(why)
             await self.publish(subject, body, headers=headers)
             return
-        for body, headers in parts.split(payload, max_payload, secrets.token_hex(4)):
+        await self.publish_in_parts(subject, payload)
+
+    async def publish_in_parts(self, subject: str, payload: bytes) -> None:
+        """Publishes one message, or its parts where it is larger than the server takes. Raises as `publish`."""
+        if len(payload) <= self.nc.max_payload:
+            await self.publish(subject, payload)
+            return
+        for body, headers in parts.split(payload, self.nc.max_payload, secrets.token_hex(4)):
             await self.publish(subject, body, headers=headers)
             await asyncio.sleep(0)
 

@@ -149,6 +149,9 @@ class NatsBus:
     ) -> None:
         await self._connection.publish(subject, payload, reply=reply, headers=headers)
 
+    async def publish_in_parts(self, subject: str, payload: bytes) -> None:
+        await self._connection.publish_in_parts(subject, payload)
+
     async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes:
         answer = await self._connection.request(subject, payload, timeout_s=timeout_s, headers=parts.ACCEPT_PARTS)
         return answer.data

@@ -1,8 +1,9 @@
-"""Answers that are larger than one NATS message: the responder splits them, the asker joins them.
+"""Answers and batches of the feed that are larger than one NATS message: the sender splits them, the reader joins them.
 
-A request says by a header that its asker joins parts. The answer is encoded once and split by bytes, so all parts are
-of one moment, and the responder keeps nothing between them. Where the answer cannot be sent, a message with the header
-`Kerf-Error` and the body `{"error": "..."}` says why: an asker that knows no parts reads it as any other error.
+A request says by a header that its asker joins parts; every reader of the feed does. What is sent is encoded once and
+split by bytes, so all parts are of one moment, and the sender keeps nothing between them. Where an answer cannot be
+sent, a message with the header `Kerf-Error` and the body `{"error": "..."}` says why: an asker that knows no parts
+reads it as any other error.
 """
 
 from __future__ import annotations
@@ -107,3 +108,22 @@ class Joiner:
         parts.append(payload)
         self.newest = headers[PART]
         return b"".join(parts) if len(parts) == int(count) else None
+
+
+class FeedJoiner:
+    """Joins messages on subjects each of which has one publisher, with one message after the other."""
+
+    def __init__(self) -> None:
+        self._joiners: dict[str, Joiner] = {}
+
+    def add(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> bytes | None:
+        """The whole message, which is the payload where it came in one; None before the last part. Raises Lost."""
+        if PART not in headers:
+            return payload
+        if headers[PART].startswith("1/"):
+            self._joiners[subject] = Joiner()  # an earlier message that broke off stays so
+        joiner = self._joiners.pop(subject, None) or Joiner()
+        whole = joiner.add(payload, headers)
+        if whole is None:
+            self._joiners[subject] = joiner
+        return whole

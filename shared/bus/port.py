@@ -109,6 +109,10 @@ class Bus(Protocol):
         self, subject: str, payload: bytes, *, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None: ...
 
+    async def publish_in_parts(self, subject: str, payload: bytes) -> None:
+        """Publishes a message of any size: one that is larger than the server takes goes in parts, one after the other,
+        and its readers join them (`shared.bus.parts.FeedJoiner`)."""
+
     async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes:
         """The answer, of any size: one that is larger than a message comes in parts (`shared.bus.parts`)."""
 

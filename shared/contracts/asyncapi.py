@@ -23,7 +23,8 @@ least once: use the event's `id`. A time-out of a request means that it may or m
 An answer that is larger than one message comes in parts if the request has the header `Kerf-Accept: parts`. Each part
 has the headers `Kerf-Answer` (an id, the same for all parts) and `Kerf-Part` (such as `2/7`); the bodies one after the
 other are the answer, which is of one moment. Without that header, and where an answer cannot be sent at all, the one
-message that comes has the header `Kerf-Error` and the body `{"error": "..."}`.
+message that comes has the header `Kerf-Error` and the body `{"error": "..."}`. A batch of the feed that is larger than
+one message always comes in parts, with the same two headers, one after the other.
 """
 
 

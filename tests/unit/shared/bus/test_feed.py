@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
 
+import msgspec
 import pytest
+import structlog
 
+from services.watcher import feed as sending
+from services.watcher.core import Core
 from services.watcher.snapshots import Snapshots
 from shared.bus import feed as feed_module
+from shared.bus import parts
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.feed import Feed, Follower, Gap
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.facts import Fact, FeedBatch, SnapshotPage, SnapshotRequest
+from shared.contracts.facts import Fact, FeedBatch, Put, SnapshotPage, SnapshotRequest
+from shared.model.affinity import Toleration
 from tests.support import build
 from tests.support.waiting import eventually
 
@@ -145,10 +152,11 @@ async def test_the_log_position_counts_that_any_watcher_has_seen_not_only_the_on
 
 
 class Follows:
-    """A feed that follows watcher "e" and counts its snapshots."""
+    """A feed that follows watcher "e", counts its snapshots and keeps the names of the facts after them."""
 
     def __init__(self, bus: NatsBus) -> None:
         self.feed = Feed(bus, self._snapshot, self._facts)
+        self.names: list[str] = []
 
     async def __aenter__(self) -> Feed:
         self._running = asyncio.create_task(self.feed.run())
@@ -161,7 +169,8 @@ class Follows:
 
     async def _snapshot(self, facts: tuple[Fact, ...], _: int) -> None: ...
 
-    async def _facts(self, facts: tuple[Fact, ...]) -> None: ...
+    async def _facts(self, facts: tuple[Fact, ...]) -> None:
+        self.names += names(facts)
 
 
 async def test_a_watcher_whose_process_has_ended_is_replaced_long_before_its_silence_counts(
@@ -199,6 +208,41 @@ async def test_probes_ask_for_no_snapshot(bus: NatsBus) -> None:
     page = Snapshots("e", ttl_s=60).page(watcher.asked[-1].snapshot, 0, 0.0, log_sequence_seen=0)
     assert (watcher.asked[-1].fresh, page.pages) == (False, 0)
     assert page.error
+
+
+def large(name: str) -> tuple[Put, ...]:
+    """A pod that is larger than a message: any user may make one, and of any scheduler."""
+    tolerations = tuple(Toleration(key=f"example.com/t{i:05d}", operator="Exists") for i in range(30_000))
+    made = build.pod(name)
+    return build.put(msgspec.structs.replace(made, spec=msgspec.structs.replace(made.spec, tolerations=tolerations)))
+
+
+async def test_objects_larger_than_a_message_are_followed_like_any_other(bus: NatsBus) -> None:
+    core = Core("e")
+    core.number = 7  # where the watcher's snapshot is
+    sender = sending.Feed(bus, core, structlog.get_logger())
+    await Watcher(bus).start()
+    follows = Follows(bus)
+    async with follows as feed:
+        for facts in (large("a"), large("b"), build.put(build.node("small"))):
+            sender.send(core.facts(facts, time.monotonic()))
+        running = asyncio.create_task(sender.run())
+        await eventually(lambda: len(follows.names) == 3, what="the last object")
+        running.cancel()
+    assert follows.names == ["a", "b", "small"]
+    assert (feed.snapshots, feed.gaps, sender.lost) == (1, 0, 0)
+
+
+async def test_a_batch_of_which_a_part_is_missing_is_a_gap(bus: NatsBus) -> None:
+    await Watcher(bus).start()
+    follows = Follows(bus)
+    async with follows as feed:
+        sent = list(parts.split(encode(FeedBatch(epoch="e", number=8, facts=large("a"))), 2**20, "a"))
+        for body, headers in sent[:1] + sent[2:]:
+            await bus.publish(subjects.feed("e"), body, headers=headers)
+        await bus.publish(subjects.feed("e"), encode(batch(9)))
+        await eventually(lambda: feed.snapshots == 2, what="another snapshot")
+    assert (follows.names, feed.gaps) == ([], 1)
 
 
 async def heard(bus: NatsBus, feed: Feed, batch: FeedBatch) -> bool:

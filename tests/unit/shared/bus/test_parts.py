@@ -41,6 +41,21 @@ def test_a_missing_part_is_named(left_out: int) -> None:
         joiner.add(*sent[left_out + 1])
 
 
+def test_a_message_that_broke_off_is_no_part_of_the_next_one() -> None:
+    joiner = parts.FeedJoiner()
+    broken, whole = list(parts.split(b"x" * 300, 200, "a")), list(parts.split(b"y" * 300, 200, "b"))
+    joined = [joiner.add("feed", *part) for part in broken[:2] + whole]
+    assert joined == [None] * 4 + [b"y" * 300]
+    assert joiner.add("feed", b"small", {}) == b"small"
+
+
+def test_messages_on_two_subjects_are_not_mixed() -> None:
+    joiner = parts.FeedJoiner()
+    ones, twos = list(parts.split(b"one" * 99, 200, "1")), list(parts.split(b"two" * 99, 200, "2"))
+    joined = [joiner.add(s, *part) for pair in zip(ones, twos, strict=True) for s, part in zip("ab", pair, strict=True)]
+    assert [whole for whole in joined if whole] == [b"one" * 99, b"two" * 99]
+
+
 @pytest.mark.parametrize("header", ["second", "1/" + "9" * 5000, "\u0661/\u0661"], ids=["word", "digits", "Arabic"])
 def test_a_header_that_names_no_part_is_reported(header: str) -> None:
     with pytest.raises(parts.Lost, match="not such as 2/7"):
