@@ -71,6 +71,10 @@ class SimulatedSource:
         """Everything is emitted as it happens."""
         await self._synced.wait()
 
+    async def reaches(self) -> bool:
+        """It is in this process."""
+        return True
+
     async def serve(self, bus: Bus, log: Any) -> list[Subscription]:
         return await subscribe(bus, self.apply, self.delete, log)
 

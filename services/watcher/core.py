@@ -164,10 +164,7 @@ class Core:
 
     def _flush(self, commands: list[Command], now: float) -> None:
         self.number += 1
-        commands.append(
-            WireBatch(
-                epoch=self.epoch, number=self.number, facts=self._pending, log_sequence_seen=self.log_sequence_seen
-            )
-        )
+        seen = self.log_sequence_seen
+        commands.append(WireBatch(self.epoch, self.number, facts=self._pending, log_sequence_seen=seen))
         self._pending, self._pending_bytes = [], 0
         self._sent_at = now

@@ -27,6 +27,8 @@ class Feed:
         self._waiting = asyncio.Event()
         self._timer: asyncio.Handle | None = None
         self._rings_at = float("inf")
+        self.mute = False
+        """Publishes nothing, heartbeats included: its readers turn to another watcher."""
         self.lost = 0
         """Batches that could not be published. Their numbers are missing, so every reader takes a new snapshot."""
 
@@ -34,10 +36,10 @@ class Feed:
         """Queues the batches among the commands; returns the rest. Call it after every input of the core."""
         rest: list[FirstSight] = []
         for command in commands:
-            if isinstance(command, WireBatch):
-                self._outgoing.append(encode(command))
-            else:
+            if not isinstance(command, WireBatch):
                 rest.append(command)
+            elif not self.mute:
+                self._outgoing.append(encode(command))
         if self._outgoing:
             self._waiting.set()
         # The due time only ever comes nearer by a batch that begins to gather; a timer that rings early rings again.

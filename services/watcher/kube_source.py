@@ -11,13 +11,15 @@ from shared.kube import resources
 from shared.kube.client import connect as connect_transport
 from shared.kube.reflector import Reflector
 from shared.kube.timing import Timing
-from shared.kube.transport import Transport
+from shared.kube.transport import Transport, TransportError
 from shared.kube.writes import Writes
 from shared.ports.source import Emit
 from shared.service import Context
 
 UNREAD_S = 30.0
 """How long the start waits for a kind that only describes gangs."""
+ANSWER_S = 3.0
+"""A server that takes longer for the list of one node is not reached."""
 
 
 class KubeSource:
@@ -88,13 +90,22 @@ class KubeSource:
 
     async def refresh(self) -> None:
         """Nodes and pods; what else there is can only make a decision too careful, never double."""
-        await asyncio.gather(
-            *(
-                self.reflectors[kind.title].refresh()
-                for kind in (resources.NODE, resources.POD)
-                if kind.title in self.reflectors
-            )
-        )
+        await asyncio.gather(*(reflector.refresh() for reflector in self._placing()))
+
+    async def reaches(self) -> bool:
+        if any(reflector.problem for reflector in self._placing()):
+            return False
+        try:
+            path = f"{resources.NODE.collection()}?limit=1"
+            response = await self.transport.request("GET", path, timeout_s=ANSWER_S)
+        except TransportError:
+            return False
+        return response.status not in (401, 403) and response.status < 500
+
+    def _placing(self) -> list[Reflector]:
+        """What double bookings depend on."""
+        kinds = (resources.NODE, resources.POD)
+        return [self.reflectors[kind.title] for kind in kinds if kind.title in self.reflectors]
 
     async def serve(self, bus: Bus, log: Any) -> list[Subscription]:  # noqa: ARG002
         """An API server takes no orders from the bus."""

@@ -17,8 +17,10 @@ from services.watcher.executors.bindings import Bindings
 from services.watcher.executors.evictions import Evictions
 from services.watcher.executors.patches import Patches
 from services.watcher.feed import Feed
+from services.watcher.metrics import export
+from services.watcher.reach import Reach
 from shared.book.states import grant_of
-from shared.bus.port import Incoming, Subscription
+from shared.bus.port import Handler, Incoming, Subscription
 from shared.contracts import commands as c
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
@@ -34,6 +36,8 @@ from shared.service import Context, Service, load_simulator
 QUEUE = "watcher"
 BATCHES_AT_ONCE = 64
 HEALTH_S = 1.0
+FRESH_S = 15.0
+"""Less than a reader of the feed waits for a page: it then asks again, perhaps another watcher."""
 
 Order = TypeVar("Order")
 
@@ -52,11 +56,13 @@ class Watcher(Service):
         """Raises where the cluster cannot even be addressed; one that does not answer yet is waited for."""
         config: Config = ctx.config
         self._ctx = ctx
-        self._serving = False
+        self._subscriptions: list[Subscription] = []
+        self._for_good: list[Subscription] = []
         self.epoch = secrets.token_hex(6)
         self.source: Source = await make_source(ctx, config)
         self.core = Core(self.epoch, config)
         self.feed = Feed(ctx.bus, self.core, ctx.log)
+        self.reach = Reach(ctx.bus, self.epoch, self.source.reaches, ctx.log)
         writes = self.source.writes
         self._batches = batches = Batches(ctx.metrics, in_flight=config.binds_in_flight)
         self.announcer = Announcer(writes, self._find_pod, lambda: batches.binding > 0, ctx.log)
@@ -65,7 +71,15 @@ class Watcher(Service):
         )
         self.patches = Patches(self.core, writes, self.announcer, batches)
         self.evictions = Evictions(writes, self.announcer, batches)
-        self._export(ctx)
+        export(
+            ctx.metrics,
+            self.core,
+            self.feed,
+            reach=self.reach,
+            source=self.source,
+            announcer=self.announcer,
+            batches=batches,
+        )
         ctx.health.set("cluster", ok=False, detail="not synced yet")
         ctx.spawn(self.source.run(self._emit), name="source")
         ctx.spawn(self.feed.run(), name="feed")
@@ -75,8 +89,9 @@ class Watcher(Service):
 
     async def drain(self) -> None:
         """Takes no more orders, finishes those in flight, writes the Events that wait."""
-        for subscription in getattr(self, "_subscriptions", ()):
-            await subscription.stop()
+        self.reach.state = "ends"
+        await self._stop_listening()
+        await asyncio.gather(*(subscription.stop() for subscription in self._for_good))
         await self._batches.close()
         await self.announcer.flush()
         await self.source.close()
@@ -84,49 +99,56 @@ class Watcher(Service):
     async def _serve(self) -> None:
         """Orders and questions are taken only when all that exists is known: before, every node would be unknown."""
         await self.source.wait_synced()
+        self._ctx.log.info(
+            "watcher_serves", epoch=self.epoch, pods=self.core.count("Pod"), nodes=self.core.count("Node")
+        )
         bus = self._ctx.bus
-        self._subscriptions: list[Subscription] = [
-            await bus.subscribe(
-                subjects.CMD_BIND,
-                self._order(c.BindBatch, self.bindings.bind),
-                queue=QUEUE,
-                concurrency=BATCHES_AT_ONCE,
-            ),
-            await bus.subscribe(
-                subjects.CMD_PATCH,
-                self._order(c.PatchBatch, self.patches.patch),
-                queue=QUEUE,
-                concurrency=BATCHES_AT_ONCE,
-            ),
-            await bus.subscribe(
-                subjects.CMD_EVICT,
-                self._order(c.EvictBatch, self.evictions.evict),
-                queue=QUEUE,
-                concurrency=BATCHES_AT_ONCE,
-            ),
-            await bus.subscribe(
-                subjects.CMD_RESIZE,
-                self._order(c.ResizePod, self.patches.resize),
-                queue=QUEUE,
-                concurrency=BATCHES_AT_ONCE,
-            ),
+        self._for_good = [
+            await bus.subscribe(subjects.QUERY_REACH, self.reach.answer, concurrency=4),
+            *await self.source.serve(bus, self._ctx.log),
+        ]
+        await self._take_part()
+        await self.reach.run(self._take_part, self._leave)
+
+    async def _take_part(self) -> None:
+        """From now on orders and questions come here, and the feed goes out."""
+        bus = self._ctx.bus
+        self.feed.mute = False
+        orders: tuple[tuple[str, Handler], ...] = (
+            (subjects.CMD_BIND, self._order(c.BindBatch, self.bindings.bind)),
+            (subjects.CMD_PATCH, self._order(c.PatchBatch, self.patches.patch)),
+            (subjects.CMD_EVICT, self._order(c.EvictBatch, self.evictions.evict)),
+            (subjects.CMD_RESIZE, self._order(c.ResizePod, self.patches.resize)),
+        )
+        self._subscriptions = [
+            *[await bus.subscribe(of, take, queue=QUEUE, concurrency=BATCHES_AT_ONCE) for of, take in orders],
             await bus.subscribe(subjects.SLICES_IMPAIRED, self._impaired, queue=QUEUE),
             await bus.subscribe(subjects.QUERY_SNAPSHOT, self._snapshot, queue=QUEUE, concurrency=4),
             await bus.subscribe(subjects.snapshot_of(self.epoch), self._snapshot, concurrency=4),
         ]
-        self._subscriptions += await self.source.serve(bus, self._ctx.log)
-        self._serving = True
+        self.reach.state = "serves"
         self._ctx.health.set("cluster", ok=True, detail=self.source.detail)
-        self._ctx.log.info(
-            "watcher_serves", epoch=self.epoch, pods=self.core.count("Pod"), nodes=self.core.count("Node")
-        )
+
+    async def _leave(self) -> None:
+        """The feed is silent, so its readers turn to another watcher; orders and questions go there."""
+        self.reach.state = "left"
+        self.feed.mute = True
+        await self._stop_listening()
+
+    async def _stop_listening(self) -> None:
+        """Nothing more comes here. What is under way is finished."""
+        subscriptions, self._subscriptions = self._subscriptions, []
+        await asyncio.gather(*(subscription.stop() for subscription in subscriptions))
 
     async def _report_health(self) -> None:
         """An outage of the API server does not make the watcher unready: it serves what it knows, and reports the
-        outage."""
+        outage. One that another watcher has replaced is not ready."""
         while True:
             await asyncio.sleep(HEALTH_S)
-            self._ctx.health.set("cluster", ok=self._serving, detail=self.source.detail)
+            detail = self.source.detail
+            if self.reach.state == "left":
+                detail = f"another watcher works instead, since this one does not reach the API server: {detail}"
+            self._ctx.health.set("cluster", ok=self.reach.state == "serves", detail=detail)
 
     def _emit(self, facts: Sequence[Fact]) -> None:
         self._carry_out(self.core.facts(facts, time.monotonic()))
@@ -191,62 +213,26 @@ class Watcher(Service):
             request = decode(incoming.payload, SnapshotRequest) if incoming.payload else SnapshotRequest()
         except ContractError as error:
             self._ctx.log.error("snapshot_request_malformed", error=str(error))
-            refusal = SnapshotPage(epoch=self.epoch, snapshot="", number=0, page=0, pages=0, error=str(error))
-            await self._ctx.bus.respond(incoming, encode(refusal))
+            await self._refuse(incoming, str(error))
             return
         if request.fresh and not request.snapshot:
-            await self.source.refresh()
+            try:
+                async with asyncio.timeout(FRESH_S):
+                    await self.source.refresh()
+            except TimeoutError:
+                await self._refuse(incoming, f"the API server has not said within {FRESH_S:.0f} s what there is now")
+                return
         commands, page = self.core.snapshot(request.snapshot, request.page, time.monotonic())
         self._carry_out(commands)
         await self._ctx.bus.respond(incoming, encode(page))
 
+    async def _refuse(self, incoming: Incoming, why: str) -> None:
+        refusal = SnapshotPage(epoch=self.epoch, snapshot="", number=0, page=0, pages=0, error=why)
+        await self._ctx.bus.respond(incoming, encode(refusal))
+
     def _find_pod(self, namespace: str, name: str) -> Pod | None:
         found: Pod | None = self.core.find("Pod", name, namespace)
         return found
-
-    def _export(self, ctx: Context) -> None:
-        m, core, announcer = ctx.metrics, self.core, self.announcer
-        m.observe_by(
-            "kerf_watcher_feed_number", "The number of the newest batch of facts.", lambda: core.number, kind="counter"
-        )
-        m.observe_by("kerf_watcher_pods", "Pods known.", lambda: core.count("Pod"))
-        m.observe_by("kerf_watcher_nodes", "Nodes known.", lambda: core.count("Node"))
-        m.observe_by(
-            "kerf_watcher_facts_suppressed_total",
-            "Changes that mean nothing to scheduling.",
-            lambda: core.suppressed,
-            kind="counter",
-        )
-        m.observe_by(
-            "kerf_watcher_kinds_troubled",
-            "Kinds that are not followed now and may be out of date.",
-            lambda: self.source.troubled,
-        )
-        m.observe_by(
-            "kerf_watcher_feed_lost_total",
-            "Batches of facts that could not be published.",
-            lambda: self.feed.lost,
-            kind="counter",
-        )
-        m.observe_by("kerf_watcher_binds_waiting", "Binds in flight or waiting.", lambda: self._batches.binding)
-        m.observe_by(
-            "kerf_watcher_announcements_written_total",
-            "Events and conditions written.",
-            lambda: announcer.written,
-            kind="counter",
-        )
-        m.observe_by(
-            "kerf_watcher_announcements_failed_total",
-            "Events and conditions refused.",
-            lambda: announcer.failed,
-            kind="counter",
-        )
-        m.observe_by(
-            "kerf_watcher_announcements_shed_total",
-            "Events and conditions dropped under load.",
-            lambda: announcer.shed,
-            kind="counter",
-        )
 
 
 async def make_source(ctx: Context, config: Config) -> Source:

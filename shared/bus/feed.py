@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
-from shared.bus import parts
+from shared.bus.parts import joined
 from shared.bus.port import Bus, BusError, Incoming, NoResponder, NotConnected
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
@@ -80,7 +80,6 @@ class Feed:
         self._on_snapshot = on_snapshot
         self._on_facts = on_facts
         self._follower = Follower()
-        self._joiner = parts.FeedJoiner()
         self._wanted = asyncio.Event()
         self._heard = 0.0
         self._missed = 0
@@ -102,7 +101,7 @@ class Feed:
 
     async def run(self) -> None:
         """Runs until cancelled."""
-        subscription = await self._bus.subscribe(subjects.FEED_ALL, self._received)
+        subscription = await self._bus.subscribe(subjects.FEED_ALL, joined(self._received))
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -143,14 +142,7 @@ class Feed:
         return False
 
     async def _received(self, incoming: Incoming) -> None:
-        try:
-            whole = self._joiner.add(incoming.subject, incoming.payload, incoming.headers)
-        except parts.Lost as lost:
-            log.warning("feed_batch_incomplete", subject=incoming.subject, why=str(lost))
-            return  # its number is missing to the next batch: a gap, if this watcher is followed
-        if whole is None:
-            return
-        batch = decode(whole, FeedBatch)
+        batch = decode(incoming.payload, FeedBatch)
         self._sequence_seen = max(self._sequence_seen, batch.log_sequence_seen)
         if batch.epoch == self._follower.epoch:
             self._heard = asyncio.get_running_loop().time()

@@ -157,7 +157,6 @@ class NatsBus:
         return answer.data
 
     async def survey(self, subject: str, payload: bytes, *, within_s: float) -> list[bytes]:
-        """The answers of all responders that come within this time. Raises BusError where nothing can be asked."""
         answers: list[bytes] = []
 
         async def take(incoming: Incoming) -> None:

@@ -1,6 +1,6 @@
 """Answers and batches of the feed that are larger than one NATS message: the sender splits them, the reader joins them.
 
-A request says by a header that its asker joins parts; every reader of the feed does. What is sent is encoded once and
+A request says by a header that its asker joins parts; a subscriber does with `joined`. What is sent is encoded once and
 split by bytes, so all parts are of one moment, and the sender keeps nothing between them. Where an answer cannot be
 sent, a message with the header `Kerf-Error` and the body `{"error": "..."}` says why: an asker that knows no parts
 reads it as any other error.
@@ -12,7 +12,9 @@ import re
 from collections.abc import Iterator, Mapping
 
 import msgspec
+import structlog
 
+from shared.bus.port import Handler, Incoming
 from shared.formats import UNREADABLE
 
 ACCEPT = "Kerf-Accept"
@@ -25,6 +27,8 @@ PART = "Kerf-Part"
 ERROR = "Kerf-Error"
 
 PART_BYTES = 512 * 1024
+log = structlog.get_logger("bus")
+
 _NUMBER = re.compile(r"[0-9]{1,9}")
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """A larger answer is refused: the server cuts off a client for which more than this waits."""
@@ -110,20 +114,27 @@ class Joiner:
         return b"".join(parts) if len(parts) == int(count) else None
 
 
-class FeedJoiner:
-    """Joins messages on subjects each of which has one publisher, with one message after the other."""
+def joined(handler: Handler) -> Handler:
+    """A handler of messages some of which come in parts, on subjects each of which has one publisher with one message
+    after the other. `handler` gets whole messages; one of which a part is missing does not come, like any message that
+    is lost."""
+    joiners: dict[str, Joiner] = {}
 
-    def __init__(self) -> None:
-        self._joiners: dict[str, Joiner] = {}
-
-    def add(self, subject: str, payload: bytes, headers: Mapping[str, str]) -> bytes | None:
-        """The whole message, which is the payload where it came in one; None before the last part. Raises Lost."""
-        if PART not in headers:
-            return payload
-        if headers[PART].startswith("1/"):
-            self._joiners[subject] = Joiner()  # an earlier message that broke off stays so
-        joiner = self._joiners.pop(subject, None) or Joiner()
-        whole = joiner.add(payload, headers)
+    async def take(incoming: Incoming) -> None:
+        if PART not in incoming.headers:
+            await handler(incoming)
+            return
+        if incoming.headers[PART].startswith("1/"):
+            joiners[incoming.subject] = Joiner()  # an earlier message that broke off stays so
+        joiner = joiners.pop(incoming.subject, None) or Joiner()
+        try:
+            whole = joiner.add(incoming.payload, incoming.headers)
+        except Lost as lost:
+            log.warning("bus_message_incomplete", subject=incoming.subject, why=str(lost))
+            return
         if whole is None:
-            self._joiners[subject] = joiner
-        return whole
+            joiners[incoming.subject] = joiner
+        else:
+            await handler(msgspec.structs.replace(incoming, payload=whole))
+
+    return take

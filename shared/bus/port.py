@@ -110,11 +110,14 @@ class Bus(Protocol):
     ) -> None: ...
 
     async def publish_in_parts(self, subject: str, payload: bytes) -> None:
-        """Publishes a message of any size: one that is larger than the server takes goes in parts, one after the other,
-        and its readers join them (`shared.bus.parts.FeedJoiner`)."""
+        """Publishes a message of any size: one that is larger than the server takes goes in parts, which subscribers
+        join (`shared.bus.parts.joined`). The subject has one publisher, with one message after the other."""
 
     async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes:
         """The answer, of any size: one that is larger than a message comes in parts (`shared.bus.parts`)."""
+
+    async def survey(self, subject: str, payload: bytes, *, within_s: float) -> list[bytes]:
+        """The answers of all responders that come within this time. Raises BusError where nothing can be asked."""
 
     async def respond(self, incoming: Incoming, payload: bytes) -> None:
         """Answers a request; does nothing if no answer is expected. Never echoes the request's headers. An answer that

@@ -194,6 +194,8 @@ _EXAMPLES: tuple[Any, ...] = (
         facts=(f.Put(object=GANG_OBJECT), f.Put(object=POD_OBJECT)),
         log_sequence_seen=SEQUENCE,
     ),
+    f.ReachQuery(epoch=WATCHER_EPOCH),
+    f.ReachAnswer(epoch=WATCHER_EPOCH),
     # commands
     c.BindBatch(
         term=TERM,

@@ -58,3 +58,17 @@ class SnapshotPage(Message, frozen=True):
     log_sequence_seen: int = 0
     error: str = ""
     """If not empty: this snapshot is not available (expired, not yet synced); start again after a while."""
+
+
+class ReachQuery(Message, frozen=True):
+    """A watcher that does not reach the API server asks the others which of them does."""
+
+    epoch: str
+    """The asking watcher's."""
+
+
+class ReachAnswer(Message, frozen=True):
+    """The watcher of this epoch serves, has just reached the API server, and follows pods and nodes. One that does not
+    gives no answer."""
+
+    epoch: str

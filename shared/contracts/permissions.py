@@ -108,12 +108,13 @@ USERS = (
         name="watcher",
         publish=(
             row(s.FEED_ALL),
+            row(s.QUERY_REACH),
             row(f"{s.VERSION}.spans.watcher"),
         ),
         subscribe=(
             row("_INBOX_watcher.>"),
             row(s.CMD_BIND, s.CMD_PATCH, s.CMD_EVICT, s.CMD_RESIZE),
-            row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*"),
+            row(s.QUERY_SNAPSHOT, f"{s.VERSION}.query.snapshot.*", s.QUERY_REACH),
             row(s.SLICES_IMPAIRED),
             _answered_by("watcher"),
         ),

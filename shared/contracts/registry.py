@@ -198,6 +198,16 @@ FEED: tuple[Channel, ...] = (
         receivers="watcher",
         description="A later page, from the watcher that began the snapshot.",
     ),
+    Channel(
+        name="query.reach",
+        address=s.QUERY_REACH,
+        kind="query",
+        message=f.ReachQuery,
+        reply=f.ReachAnswer,
+        publisher="watcher",
+        receivers="watcher",
+        description="Which other watcher reaches the API server. One that is cut off leaves the work to it.",
+    ),
 )
 
 COMMANDS: tuple[Channel, ...] = (

@@ -22,6 +22,7 @@ LOG_MARK = "log"
 
 FEED_ALL = f"{VERSION}.feed.*"
 QUERY_SNAPSHOT = f"{VERSION}.query.snapshot"
+QUERY_REACH = f"{VERSION}.query.reach"
 
 CMD_BIND = f"{VERSION}.cmd.bind"
 CMD_PATCH = f"{VERSION}.cmd.patch"

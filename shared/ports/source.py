@@ -40,6 +40,9 @@ class Source(Protocol):
         """Lists nodes and pods again, consistently: when this returns, everything that was true before the call has
         been emitted (rule R5)."""
 
+    async def reaches(self) -> bool:
+        """Whether pods and nodes are followed, and the cluster answers a question of now. Does not raise."""
+
     async def serve(self, bus: Bus, log: Any) -> list[Subscription]:
         """Subscribes to the orders that only this cluster takes from the bus. The caller stops the subscriptions."""
 

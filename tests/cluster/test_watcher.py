@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from services.watcher import kube_source, reach
 from services.watcher.config import Config
 from services.watcher.service import Watcher
 from shared.bus.embedded import EmbeddedServer
@@ -23,6 +25,7 @@ from shared.service import Context, running
 from tests.support import manifests
 from tests.support.cluster import own_control_plane
 from tests.support.waiting import eventually
+from tests.support.wire import Wire
 from tools.control_plane import ControlPlane
 
 __all__ = ["own_control_plane"]
@@ -231,3 +234,63 @@ async def test_the_watcher_survives_an_outage_of_the_server_and_answers(own_cont
 
         await eventually(bound, what="the same order once the server is back")
         await eventually(lambda: harness.seen(meta.uid).object.spec.node_name == "n", what="the bound pod on the feed")
+
+
+async def test_a_watcher_that_alone_does_not_reach_the_server_leaves_the_work_to_the_other_one(
+    own_control_plane: ControlPlane, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Connections that are cut, a network that loses everything, and an outage of the server itself, in which both
+    stay."""
+    monkeypatch.setattr(reach, "LOOK_S", 0.2)
+    monkeypatch.setattr(reach, "CUT_OFF_S", 1.0)
+    monkeypatch.setattr(reach, "ANSWERS_S", 1.5)
+    monkeypatch.setattr(kube_source, "ANSWER_S", 1.0)
+    plane = own_control_plane
+    async with (
+        Wire(plane.port) as wire,
+        EmbeddedServer() as server,
+        running(Watcher, Config(kubeconfig=_through(wire, plane, tmp_path)), bus_url=server.url) as cut_off,
+        running(Watcher, Config(kubeconfig=str(plane.kubeconfig())), bus_url=server.url) as other,
+    ):
+        harness = WatcherHarness(plane, other, "default", server.url)
+        await other.bus.subscribe(subjects.FEED_ALL, harness.heard)
+        await eventually(lambda: cut_off.health.ready and other.health.ready, what="readiness")
+        harness.create("Node", "n")
+        for number, (cut, mend) in enumerate(
+            ((lambda: (wire.refuse(), wire.cut()), lambda: wire.refuse(False)), (wire.freeze, wire.thaw))
+        ):
+            cut()
+            await eventually(lambda: not cut_off.health.ready, what="the watcher that leaves")
+            for part in range(4):
+                name = f"p{number}-{part}"
+                meta = (await harness.pod(name)).metadata
+                bind = c.Bind(
+                    uid=meta.uid, namespace="default", name=name, resource_version=meta.resource_version, node="n"
+                )
+                assert await harness.order(subjects.CMD_BIND, c.BindBatch(term=1, sequence=1, binds=(bind,))) == []
+            mend()
+            wire.cut()
+            await eventually(lambda: cut_off.health.ready, what="its return")
+        plane.kill_api_server()
+        for ctx in (cut_off, other):
+            await eventually(
+                lambda ctx=ctx: "no connection" in ctx.health.report()["parts"]["cluster"]["detail"],
+                what="the trouble in the report",
+            )
+        asked: list[bytes] = []
+
+        async def heard(incoming: Incoming) -> None:
+            asked.append(incoming.payload)
+
+        await other.bus.subscribe(subjects.QUERY_REACH, heard)
+        await eventually(lambda: len(set(asked)) == 2, what="the questions of both")
+        await eventually(lambda: len(asked) >= 4, what="questions after the first ones were not answered")
+        assert (cut_off.health.ready, other.health.ready) == (True, True)
+
+
+def _through(wire: Wire, plane: ControlPlane, folder: Path) -> str:
+    """A kubeconfig whose connections go over the wire."""
+    document = json.loads(plane.kubeconfig().read_text())
+    document["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{wire.port}"
+    (folder / "through-the-wire.kubeconfig").write_text(json.dumps(document))
+    return str(folder / "through-the-wire.kubeconfig")

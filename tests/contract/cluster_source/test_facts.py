@@ -22,6 +22,11 @@ async def test_a_new_pod_arrives_with_the_defaults_of_the_server(cluster: Source
     assert pod.spec.containers[0].resources.requests == {"cpu": "100m"}, "requests follow limits"
 
 
+async def test_a_cluster_that_is_followed_is_reached(cluster: SourceHarness) -> None:
+    await cluster.create_pod("p")
+    await eventually(cluster.source.reaches, what="an answer")
+
+
 async def test_versions_of_an_object_rise_and_none_arrives_twice(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     for number in range(10):

@@ -4,7 +4,7 @@ from tests.mutants.mutant import Mutant
 
 _CONF = "k8s/nats.conf"
 _TESTS = "tests/contract/test_nats_permissions.py::"
-_WATCHER = '          "kerf.v1.feed.*"\n          "kerf.v1.spans.watcher"\n'
+_WATCHER = '          "kerf.v1.feed.*"\n          "kerf.v1.query.reach"\n          "kerf.v1.spans.watcher"\n'
 _AGENT = '"kerf.v1.beat.*", "kerf.v1.release.*", '
 
 MUTANTS = [

@@ -360,8 +360,8 @@ MUTANTS = [
         name="releases-by-anyone",
         what="another service than the agents may say that a grant was released",
         file="k8s/nats.conf",
-        old='          "kerf.v1.feed.*"\n          "kerf.v1.spans.watcher"\n',
-        new='          "kerf.v1.feed.*", "kerf.v1.release.*"\n          "kerf.v1.spans.watcher"\n',
+        old='          "kerf.v1.feed.*"\n          "kerf.v1.query.reach"\n',
+        new='          "kerf.v1.feed.*", "kerf.v1.release.*"\n          "kerf.v1.query.reach"\n',
         tests=(
             "tests/contract/test_nats_permissions.py::"
             "test_messages_on_subjects_of_other_services_reach_no_subscriber[watcher-kerf.v1.release.n1]",

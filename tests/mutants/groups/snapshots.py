@@ -6,6 +6,8 @@ _FEED = "shared/bus/feed.py"
 _FEED_TESTS = "tests/unit/shared/bus/test_feed.py::"
 _BOOK_TESTS = "tests/unit/shared/book/test_book.py::"
 _REFLECT = "tests/unit/shared/kube/test_reflect.py::"
+_REACH = "services/watcher/reach.py"
+_REACH_TESTS = "tests/unit/services/watcher/test_reach.py::"
 _CORE = "tests/unit/services/watcher/test_core.py::"
 
 MUTANTS = [
@@ -29,9 +31,49 @@ MUTANTS = [
         name="fresh-is-not-listed-anew",
         what="the watcher answers the wish for a fresh snapshot with what it knows",
         file="services/watcher/service.py",
-        old="            await self.source.refresh()\n",
-        new="            pass\n",
+        old="                    await self.source.refresh()\n",
+        new="                    pass\n",
         tests=("tests/unit/services/watcher/test_service.py::test_a_fresh_snapshot_is_listed_again",),
+    ),
+    Mutant(
+        name="alone-it-leaves",
+        what="a watcher that is cut off leaves though no other one reaches the API server",
+        file=_REACH,
+        old="and (other := await self._another()):",
+        new='and ((other := await self._another()) or True):',
+        tests=(_REACH_TESTS + "test_in_an_outage_of_the_api_server_all_stay",),
+    ),
+    Mutant(
+        name="who-has-left-answers",
+        what="a watcher that has left, or is cut off, says to another one that it may leave",
+        file=_REACH,
+        old='asked.epoch != self._epoch and self.state == "serves" and await self._reaches()',
+        new="asked.epoch != self._epoch",
+        tests=(_REACH_TESTS + "test_one_that_has_left_says_to_none_that_it_may_leave",),
+    ),
+    Mutant(
+        name="its-own-successor",
+        what="a watcher answers its own question for another one",
+        file=_REACH,
+        old="asked.epoch != self._epoch and ",
+        new="",
+        tests=(_REACH_TESTS + "test_no_watcher_is_another_one_to_itself",),
+    ),
+    Mutant(
+        name="cut-off-and-followed",
+        what="a watcher that has left goes on with its feed",
+        file="services/watcher/service.py",
+        old="        self.feed.mute = True\n",
+        new="",
+        tests=(_REACH_TESTS + "test_a_watcher_that_is_cut_off_leaves_the_work_to_the_other_one_until_it_is_not",),
+    ),
+    Mutant(
+        name="large-batch-in-one-message",
+        what="a batch of the feed that is larger than a message is published in one",
+        file="services/watcher/feed.py",
+        old="self._bus.publish_in_parts(",
+        new="self._bus.publish(",
+        tests=(_FEED_TESTS + "test_objects_larger_than_a_message_are_followed_like_any_other",),
     ),
     Mutant(
         name="gap-is-passed-over",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -204,6 +205,31 @@ async def test_a_fresh_snapshot_is_listed_again(monkeypatch: pytest.MonkeyPatch)
         reader = Reader(ctx)
         assert pods_of(await reader.snapshot()) == []
         assert pods_of(await reader.snapshot(fresh=True)) == ["unseen"]
+
+
+class Unanswered(SimulatedSource):
+    """A source whose API server does not answer."""
+
+    async def refresh(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_fresh_snapshot_that_the_api_server_keeps_waiting_is_refused_in_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Four that wait for ever took all places, and nobody got a snapshot."""
+
+    async def unanswered(*_: Any) -> Unanswered:
+        return Unanswered(reporter="test")
+
+    monkeypatch.setattr(service, "make_source", unanswered)
+    monkeypatch.setattr(service, "FRESH_S", 0.1)
+    async with EmbeddedServer() as server, running(Watcher, Config(source="simulated"), bus_url=server.url) as ctx:
+        await until(lambda: ctx.health.ready)
+        reader = Reader(ctx)
+        pages = await asyncio.gather(*(reader.snapshot(fresh=True) for _ in range(5)))
+        assert {page.error for page in pages} == {"the API server has not said within 0 s what there is now"}
+        assert (await reader.snapshot()).error == ""
 
 
 async def test_answers_name_only_what_did_not_end_well(reader: Reader) -> None:

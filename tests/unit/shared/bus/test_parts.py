@@ -41,19 +41,36 @@ def test_a_missing_part_is_named(left_out: int) -> None:
         joiner.add(*sent[left_out + 1])
 
 
-def test_a_message_that_broke_off_is_no_part_of_the_next_one() -> None:
-    joiner = parts.FeedJoiner()
-    broken, whole = list(parts.split(b"x" * 300, 200, "a")), list(parts.split(b"y" * 300, 200, "b"))
-    joined = [joiner.add("feed", *part) for part in broken[:2] + whole]
-    assert joined == [None] * 4 + [b"y" * 300]
-    assert joiner.add("feed", b"small", {}) == b"small"
+async def joined(*messages: tuple[str, bytes, dict[str, str]]) -> list[bytes]:
+    """What a handler of whole messages gets of these."""
+    whole: list[bytes] = []
+
+    async def take(incoming: Incoming) -> None:
+        whole.append(incoming.payload)
+
+    handler = parts.joined(take)
+    for subject, payload, headers in messages:
+        await handler(Incoming(subject=subject, payload=payload, headers=headers))
+    return whole
 
 
-def test_messages_on_two_subjects_are_not_mixed() -> None:
-    joiner = parts.FeedJoiner()
-    ones, twos = list(parts.split(b"one" * 99, 200, "1")), list(parts.split(b"two" * 99, 200, "2"))
-    joined = [joiner.add(s, *part) for pair in zip(ones, twos, strict=True) for s, part in zip("ab", pair, strict=True)]
-    assert [whole for whole in joined if whole] == [b"one" * 99, b"two" * 99]
+def in_parts(subject: str, payload: bytes, name: str) -> list[tuple[str, bytes, dict[str, str]]]:
+    return [(subject, body, headers) for body, headers in parts.split(payload, 200, name)]
+
+
+async def test_a_message_that_broke_off_is_no_part_of_the_next_one() -> None:
+    broken, next_one = in_parts("feed", b"x" * 300, "a"), in_parts("feed", b"y" * 300, "b")
+    assert await joined(*broken[:2], *next_one, ("feed", b"small", {})) == [b"y" * 300, b"small"]
+
+
+async def test_messages_on_two_subjects_are_not_mixed() -> None:
+    ones, twos = in_parts("a", b"one" * 99, "1"), in_parts("b", b"two" * 99, "2")
+    assert await joined(*(part for pair in zip(ones, twos, strict=True) for part in pair)) == [b"one" * 99, b"two" * 99]
+
+
+async def test_a_message_of_which_a_part_is_missing_does_not_come() -> None:
+    sent = in_parts("feed", b"x" * 300, "a")
+    assert await joined(sent[0], sent[2], sent[1], ("feed", b"next", {})) == [b"next"]
 
 
 @pytest.mark.parametrize("header", ["second", "1/" + "9" * 5000, "\u0661/\u0661"], ids=["word", "digits", "Arabic"])

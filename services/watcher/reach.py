@@ -1,0 +1,71 @@
+"""A watcher that no longer reaches the API server leaves the work to another one that does.
+
+It is connected to NATS all the same: its feed would still say that it lives, and of the orders it would take its share.
+Where no other watcher reaches the API server either, all stay: an outage is not the fault of one of them.
+
+Of two, not both can leave. One that answers serves and has just reached the API server; one that leaves has not reached
+it for CUT_OFF_S, and has had such an answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+from shared.bus.port import Bus, BusError, Incoming, level_of
+from shared.contracts import subjects
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.facts import ReachAnswer, ReachQuery
+
+State = Literal["reads", "serves", "left", "ends"]
+"""It reads what exists, takes orders and questions, has left them to another watcher, or drains."""
+
+LOOK_S = 5.0
+CUT_OFF_S = 10.0
+ANSWERS_S = 4.0
+"""How long other watchers have to answer: each of them asks the API server first."""
+
+
+class Reach:
+    """`reaches`: whether the API server is reached now, and pods and nodes are followed. It does not raise."""
+
+    def __init__(self, bus: Bus, epoch: str, reaches: Callable[[], Awaitable[bool]], log: Any) -> None:
+        self._bus, self._epoch, self._reaches, self._log = bus, epoch, reaches, log
+        self.state: State = "reads"
+
+    async def answer(self, incoming: Incoming) -> None:
+        """Another watcher asks. Only one that serves and reaches the API server answers."""
+        try:
+            asked = decode(incoming.payload, ReachQuery)
+        except ContractError as error:
+            self._log.error("reach_query_malformed", error=str(error))
+            return
+        if asked.epoch != self._epoch and self.state == "serves" and await self._reaches():
+            await self._bus.respond(incoming, encode(ReachAnswer(epoch=self._epoch)))
+
+    async def run(self, serve: Callable[[], Awaitable[None]], leave: Callable[[], Awaitable[None]]) -> None:
+        """Calls `leave` when another one is to do the work, and `serve` when this one can again; until cancelled."""
+        clock = asyncio.get_running_loop().time
+        reached_at = clock()
+        while True:
+            await asyncio.sleep(LOOK_S)
+            if await self._reaches():
+                reached_at = clock()
+                if self.state == "left":
+                    self._log.info("watcher_serves_again", epoch=self._epoch)
+                    await serve()
+            elif self.state == "serves" and clock() - reached_at >= CUT_OFF_S and (other := await self._another()):
+                self._log.error("watcher_cut_off", seconds=round(clock() - reached_at), serves_instead=other)
+                await leave()
+
+    async def _another(self) -> str:
+        """The epoch of a watcher that reaches the API server; empty: none has said so."""
+        query = encode(ReachQuery(epoch=self._epoch))
+        try:
+            answers = await self._bus.survey(subjects.QUERY_REACH, query, within_s=ANSWERS_S)
+            return next((decode(answer, ReachAnswer).epoch for answer in answers), "")
+        except (BusError, ContractError) as error:
+            level = level_of(error) if isinstance(error, BusError) else "warning"
+            getattr(self._log, level)("reach_not_asked", error=str(error))
+            return ""
