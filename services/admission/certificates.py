@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ssl
+from datetime import datetime
 from pathlib import Path
+
+from cryptography import x509
 
 
 class Certificates:
@@ -11,22 +14,26 @@ class Certificates:
     on."""
 
     def __init__(self, certificate: Path, key: Path) -> None:
-        """Raises OSError or ssl.SSLError where the first pair cannot be read: nothing could be served."""
+        """Raises OSError, ssl.SSLError or ValueError where the first pair cannot be read: nothing could be served."""
         self._certificate, self._key = certificate, key
         self.context = _context(certificate, key)
+        self.expires = _end(certificate)
+        """When the certificate in use ends."""
         self._seen = self._stamp()
 
     def refresh(self) -> bool:
         """Reloads the pair if its files changed; returns whether they did.
 
-        Raises OSError or ssl.SSLError if the files are half written or do not belong together. The old pair stays in
-        use, and the next call tries again.
+        Raises OSError, ssl.SSLError or ValueError if the files are half written or do not belong together. The old pair
+        stays in use, and the next call tries again.
         """
         now = self._stamp()
         if now == self._seen:
             return False
         _context(self._certificate, self._key)  # tried apart first: a half-loaded pair would break every handshake
+        end = _end(self._certificate)
         self.context.load_cert_chain(self._certificate, self._key)
+        self.expires = end
         self._seen = now
         return True
 
@@ -39,3 +46,8 @@ def _context(certificate: Path, key: Path) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key)
     return context
+
+
+def _end(certificate: Path) -> datetime:
+    """Of the first certificate in a file that an SSLContext has loaded: the server's own."""
+    return x509.load_pem_x509_certificates(certificate.read_bytes())[0].not_valid_after_utc

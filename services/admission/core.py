@@ -29,6 +29,7 @@ from shared.model.gang import read_gang
 from shared.model.kube_object import Quantities
 from shared.model.objects import Pod
 from shared.model.request import RequestError
+from shared.model.request_bounds import check_containers
 from shared.model.request_reader import has_gpu_request, read_request
 
 LABEL_POD_GROUP = "scheduling.x-k8s.io/pod-group"
@@ -113,6 +114,7 @@ def _dialect(
         )
     if spoken is None or not takes:
         return "", None
+    check_containers(typed)  # before a translation that takes seconds for thousands of them
     return spoken.name, spoken.translate(pod, setting)
 
 
@@ -157,7 +159,7 @@ def _translated(pod: Json, translation: Translation) -> Json:
     if translation.labels:
         metadata = metadata | {"labels": translation.labels | (metadata.get("labels") or {})}
     spec = pod["spec"] | new | {"schedulerName": names.SCHEDULER_NAME}
-    if translation.priority_class and not spec.get("priorityClassName"):
+    if translation.priority_class not in ("", spec.get("priorityClassName")):
         # The API server has filled in the default class' numbers, and does so again for this one.
         spec = {key: value for key, value in spec.items() if key not in ("priority", "preemptionPolicy")}
         spec["priorityClassName"] = translation.priority_class

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 
-from services.admission.rules import READ_ANNOTATIONS
+from services.admission.rules import KERFS_ALONE, READ_ANNOTATIONS
 from shared.model import names
 from shared.model.objects import Pod
 
@@ -23,6 +23,7 @@ _OWN_ANNOTATIONS = (
     names.ANNOTATION_GPU_TIME,
     names.ANNOTATION_TURNS,
     names.ANNOTATION_WATCHDOG,
+    names.ANNOTATION_SUSPEND_HOOK,
     names.ANNOTATION_PARKED,
     names.ANNOTATION_DIALECT,
     names.ANNOTATION_PROFILE,
@@ -36,9 +37,10 @@ def of_annotations(pod: Pod) -> tuple[str, ...]:
     unknown = sorted(
         key for key in pod.metadata.annotations if key.startswith(names.PREFIX) and key not in _OWN_ANNOTATIONS
     )
+    meant = [key for key in _OWN_ANNOTATIONS if key not in KERFS_ALONE]  # a pod with one of the others is refused
     found = []
     for key in unknown[:_WARNINGS_MOST]:
-        near = difflib.get_close_matches(key, _OWN_ANNOTATIONS, n=1, cutoff=0.75)
+        near = difflib.get_close_matches(key, meant, n=1, cutoff=0.75)
         found.append(f"annotation {key} means nothing to Kerf" + (f"; did you mean {near[0]}?" if near else ""))
     if more := len(unknown) - len(found):
         found.append(f"{more} more annotations of the pod mean nothing to Kerf")

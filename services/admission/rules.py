@@ -94,7 +94,7 @@ def _lenient(value: Any, *, of_texts: bool = False) -> Any:
     return str(value) if isinstance(value, float) else value
 
 
-_KERFS_ALONE = (
+KERFS_ALONE = (
     names.ANNOTATION_GRANT,
     names.ANNOTATION_SUSPENDED,
     names.ANNOTATION_GPU_TIME,
@@ -142,7 +142,7 @@ def check_names(named: Iterable[str]) -> None:
 def check_reserved(pod: Pod) -> None:
     """What only Kerf writes, refused at creation."""
     annotations = pod.metadata.annotations
-    for name in _KERFS_ALONE:
+    for name in KERFS_ALONE:
         if name in annotations:
             raise RequestError(
                 "spoofed-grant",
@@ -250,7 +250,7 @@ def check_update(new: Pod, old: Pod, *, user: str, watchers: Iterable[str]) -> N
     """After creation only the watcher writes the grant, and after binding no user changes what the decision was based
     on."""
     before, after = old.metadata.annotations, new.metadata.annotations
-    for name in _KERFS_ALONE:
+    for name in KERFS_ALONE:
         if before.get(name) != after.get(name) and user not in watchers:
             raise RequestError(
                 "spoofed-grant", f"annotation {name} is Kerf's alone; {user or 'this user'} may not change it"

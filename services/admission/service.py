@@ -6,6 +6,7 @@ import asyncio
 import ipaddress
 import ssl
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -59,6 +60,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     hami_default_memory_mib: CountOrNone = 0
     hami_default_cores: Percent = 0
     hami_high_priority_class: str = ""
+    default_priority_class: str = ""
+    """The cluster's PriorityClass with globalDefault: a pod that has it has named none. Empty: there is none."""
     volcano_memory_factor: Count = 1
     watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
     quota_gpu_memory: str = "80Gi"
@@ -89,6 +92,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             setting=Setting(
                 plain_nvidia=plain_nvidia,
                 gpushare_unit=self.gpushare_unit,
+                default_priority_class=self.default_priority_class,
                 hami=hami,
                 volcano=Vgpu(memory_factor=self.volcano_memory_factor),
             ),
@@ -168,16 +172,36 @@ class Admission(Service):
         return certificates.context
 
     async def _reload(self, certificates: Certificates, every_s: int) -> None:
+        unreadable = ""
+        metrics = self._ctx.metrics
+        metrics.observe_by(
+            "kerf_admission_certificate_expires_timestamp_seconds",
+            "When the certificate in use ends.",
+            lambda: certificates.expires.timestamp(),  # noqa: PLW0108 - of the pair that is in use then
+        )
+        metrics.observe_by(
+            "kerf_admission_certificate_unreadable",
+            "1 while the certificate's files cannot be used, and the pair that was read before is.",
+            lambda: bool(unreadable),
+        )
         while True:
             await asyncio.sleep(every_s)
             try:
                 if certificates.refresh():
                     self._ctx.log.info("certificate_reloaded")
-                self._ctx.health.set("certificate", ok=True, detail="")
-            except (OSError, ssl.SSLError) as error:
-                # The pair in force goes on serving; the next round tries again.
+                unreadable = ""
+            except (OSError, ValueError) as error:
                 self._ctx.log.error("certificate_unreadable", error=str(error))
-                self._ctx.health.set("certificate", ok=False, detail=str(error))
+                unreadable = str(error)
+            # All replicas have the same files: a pair that cannot be read takes none of them out of the Service while
+            # the one in use is valid.
+            ended = datetime.now(UTC) >= certificates.expires
+            detail = (
+                f"the certificate in use {'ended' if ended else 'ends'} at {certificates.expires:%Y-%m-%d %H:%M} UTC"
+            )
+            if unreadable:
+                detail += f"; its files cannot be used: {unreadable}"
+            self._ctx.health.set("certificate", ok=not ended, detail=detail)
 
     def _handler(
         self, policy_of: Callable[[web.Request], Policy]

@@ -13,9 +13,7 @@ from shared.model.objects import Container, Pod
 from shared.model.request import GpuAsk, PodRequest, RequestError
 from shared.model.request_amounts import MAX_GPUS, MAX_MEMORY_BYTES, ask_for, read_number
 from shared.model.request_annotations import with_annotations
-
-MAX_CONTAINERS = 256
-"""Of a pod with GPUs: its init containers are compared with the others."""
+from shared.model.request_bounds import check_containers
 
 
 def has_gpu_request(pod: Pod) -> bool:
@@ -42,13 +40,9 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
             "pod-level-gpu",
             "GPUs cannot be asked for in pod-level resources; name them in the limits of the container that uses them",
         )
-    count = len(pod.spec.containers) + len(pod.spec.init_containers)
     is_bound = bool(pod.spec.node_name)  # it runs, perhaps since a version that knew no bounds
-    if count > MAX_CONTAINERS and not is_bound:
-        raise RequestError(
-            "too-many-containers",
-            f"the pod has {count} containers; a pod with GPUs may have {MAX_CONTAINERS} at most",
-        )
+    if not is_bound:
+        check_containers(pod)
     asks: dict[str, GpuAsk] = dict(claimed)
     for container in pod.spec.containers:
         ask = read_ask(container)

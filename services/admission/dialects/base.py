@@ -43,6 +43,8 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
     """Whether nvidia.com/gpu is Kerf's in this pod's namespace. Only where no enrolled node runs NVIDIA's plugin."""
     gpushare_unit: Literal["GiB", "MiB"] = "GiB"
     """What one aliyun.com/gpu-mem is."""
+    default_priority_class: str = ""
+    """The cluster's PriorityClass with globalDefault, which the API server has written into pods that name none."""
     hami: Vgpu = Vgpu()
     volcano: Vgpu = Vgpu()
     taken_over: bool = False
@@ -73,7 +75,7 @@ class Translation(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     """Likewise."""
     priority_class: str = ""
-    """The PriorityClass, written where the pod names none."""
+    """The pod's PriorityClass; empty: the one that it has."""
 
 
 @runtime_checkable
@@ -96,6 +98,12 @@ class Dialect(Protocol):
 
     def translate(self, pod: Json, setting: Setting) -> Translation:
         """Raises RequestError where the request makes no sense in the dialect itself."""
+
+
+def own_priority_class(pod: Json, setting: Setting) -> str:
+    """The PriorityClass that the pod names itself; empty: none."""
+    named = str((pod.get("spec") or {}).get("priorityClassName") or "")
+    return "" if named == setting.default_priority_class else named
 
 
 def containers(pod: Json) -> Iterator[tuple[Place, Json]]:

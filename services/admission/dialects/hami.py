@@ -1,8 +1,9 @@
 """HAMi: `nvidia.com/gpu` GPUs, of each `nvidia.com/gpumem` (MiB) or `gpumem-percentage`, and `gpucores` (percent).
 
 As in HAMi 2.10 (pkg/device/nvidia/device.go, pkg/scheduler/webhook.go): without memory a container gets all of it;
-with all memory and no cores named, or with all cores, it is alone on its GPUs. A pod with nvidia.com/gpu and none of
-HAMi's resources is plain NVIDIA, unless it names HAMi's scheduler.
+with all memory and no cores named, or with all cores, it is alone on its GPUs, whatever an installation's defaults for
+memory and cores are (its webhook decides that, and its scheduler fills in the defaults). A pod with nvidia.com/gpu and
+none of HAMi's resources is plain NVIDIA, unless it names HAMi's scheduler.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from services.admission.dialects.base import (
     Translation,
     amount,
     containers,
+    own_priority_class,
     refuse_annotations,
     where_of,
 )
@@ -22,7 +24,13 @@ from services.admission.dialects.selection import selection
 from shared.model import names
 from shared.model.request import RequestError
 
-NAMES = vgpu.Names("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+NAMES = vgpu.Names(
+    "nvidia.com/gpu",
+    "nvidia.com/gpumem",
+    "nvidia.com/gpumem-percentage",
+    "nvidia.com/gpucores",
+    alone_with_all_memory=True,
+)
 PRIORITY = "nvidia.com/priority"
 SCHEDULER = "hami-scheduler"
 _OWN = (NAMES.all | {PRIORITY}) - {NAMES.count}
@@ -109,8 +117,9 @@ def _priority(pod: Json, setting: Setting) -> str:
     priority 1 (src/multiprocess/multiprocess_memory_limit.c), so all from 1 on are ordinary."""
     for _, container in containers(pod):
         if PRIORITY in _named(container) and amount(container, PRIORITY) == 0:
-            own = (pod.get("spec") or {}).get("priorityClassName")
-            if not own and not setting.hami.high_priority_class:
+            if own_priority_class(pod, setting):
+                return ""
+            if not setting.hami.high_priority_class:
                 raise RequestError(
                     "foreign-field",
                     f"{where_of(container)}: {PRIORITY} is 0, the high priority, and this installation names no "

@@ -31,6 +31,7 @@ from services.admission.dialects.base import (
     Translation,
     amount,
     containers,
+    own_priority_class,
     refuse_annotations,
     where_of,
 )
@@ -49,7 +50,9 @@ CONTAINER = "gpu-fraction-container-name"
 QUEUES = ("kai.scheduler/queue", "runai/queue")
 PREEMPTIBILITY = "kai.scheduler/preemptibility"
 PRIORITY_CLASS = "priorityClassName"
-"""A label: the PriorityClass, where the pod's field names none (pkg/podgrouper: CalcPodGroupPriorityClass)."""
+"""A label: the PriorityClass, before the one of the pod's field (pkg/podgrouper: CalcPodGroupPriorityClass)."""
+NOTEBOOK = "notebook-name"
+"""A label of Kubeflow's notebooks' pods."""
 NON_PREEMPTIBLE_FROM = 100
 CLASSES = {"train": 50, "build-preemptible": 75, "build": 100, "inference": 125}
 """As its chart installs them."""
@@ -80,7 +83,7 @@ class Kai:
             return True
         return setting.taken_over or (setting.plain_nvidia and not manifest.named.isdisjoint(self.resources))
 
-    def translate(self, pod: Json, setting: Setting) -> Translation:  # noqa: ARG002 - the form is the protocol's
+    def translate(self, pod: Json, setting: Setting) -> Translation:
         refuse_annotations(pod, _REFUSED)
         metadata = pod.get("metadata") or {}
         annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
@@ -98,7 +101,9 @@ class Kai:
         return Translation(
             amounts=found,
             removed=self.resources,
-            annotations=_preemptible(pod, labels) | limits | {names.ANNOTATION_DIALECT: self.name},
+            annotations=_preemptible(pod, labels, own_priority_class(pod, setting))
+            | limits
+            | {names.ANNOTATION_DIALECT: self.name},
             labels=next(({names.LABEL_QUEUE: labels[label]} for label in QUEUES if labels.get(label)), {}),
             priority_class=str(labels.get(PRIORITY_CLASS) or ""),
         )
@@ -250,7 +255,7 @@ def _number(annotations: Mapping[str, str], key: str, default: str, what: str) -
     return int(text)
 
 
-def _preemptible(pod: Json, labels: Mapping[str, str]) -> dict[str, str]:
+def _preemptible(pod: Json, labels: Mapping[str, str], own_class: str) -> dict[str, str]:
     """Kerf's annotation where the pod is not preemptible in KAI. An unknown word falls back to the priority, as there.
 
     A pod that is preemptible above a minimum of its gang needs nothing: so is every gang in Kerf.
@@ -258,15 +263,23 @@ def _preemptible(pod: Json, labels: Mapping[str, str]) -> dict[str, str]:
     word = str(labels.get(PREEMPTIBILITY) or "").lower()
     if word in ("preemptible", "semi-preemptible"):
         return {}
-    spec = pod.get("spec") or {}
-    named = spec.get("priorityClassName") or labels.get(PRIORITY_CLASS) or _default_class(pod)
-    priority = CLASSES.get(named, spec.get("priority") or 0)
-    never = word == "non-preemptible" or priority >= NON_PREEMPTIBLE_FROM
-    return {names.ANNOTATION_PREEMPTIBLE: "false"} if never else {}
+    if word == "non-preemptible":
+        return {names.ANNOTATION_PREEMPTIBLE: "false"}
+    label, spec = str(labels.get(PRIORITY_CLASS) or ""), pod.get("spec") or {}
+    if label in (own_class, *CLASSES, ""):
+        priority = CLASSES.get(label or own_class or _default_class(pod), spec.get("priority") or 0)
+        return {names.ANNOTATION_PREEMPTIBLE: "false"} if priority >= NON_PREEMPTIBLE_FROM else {}
+    raise RequestError(
+        "foreign-field",
+        f"label {PRIORITY_CLASS} is {quoted(label)}, and the pod alone does not tell whether KAI preempts pods of that "
+        f"class; write label {PREEMPTIBILITY} too, preemptible or non-preemptible",
+    )
 
 
 def _default_class(pod: Json) -> str:
-    """The class of a pod that names none: a Deployment is inference there, all else trains
-    (pkg/podgrouper/podgrouper/plugins/deployment, defaultgrouper)."""
+    """The class of a pod that names none: a Deployment is inference there, a notebook of Kubeflow's builds, all else
+    trains (pkg/podgrouper/podgrouper/plugins/deployment, notebook, defaultgrouper)."""
+    if NOTEBOOK in ((pod.get("metadata") or {}).get("labels") or {}):
+        return "build"
     owners = (pod.get("metadata") or {}).get("ownerReferences") or ()
     return "inference" if any(owner.get("kind") == "ReplicaSet" for owner in owners) else "train"

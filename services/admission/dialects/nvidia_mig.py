@@ -3,7 +3,7 @@ nvidia.com/gpu is read too, for NVIDIA's own plugin serves the same names."""
 
 from __future__ import annotations
 
-from services.admission.dialects.base import Json, Manifest, Setting, Translation, amount, containers
+from services.admission.dialects.base import Json, Manifest, Setting, Translation, amount, amounts, containers
 from shared.model import names
 from shared.model.mig import PROFILES
 
@@ -21,15 +21,13 @@ class NvidiaMig:
 
     def translate(self, pod: Json, setting: Setting) -> Translation:  # noqa: ARG002 - the form is the protocol's
         asked = {place: instances(container) for place, container in containers(pod)}
-        return Translation(
-            amounts={place: amounts for place, amounts in asked.items() if amounts}, removed=self.resources
-        )
+        return Translation(amounts={place: of for place, of in asked.items() if of}, removed=self.resources)
 
 
 def instances(container: Json) -> dict[str, str]:
     """The container's instances in Kerf's resources."""
     return {
         names.PREFIX_MIG + name.removeprefix(_PREFIX): str(count)
-        for name in sorted(RESOURCES)
+        for name in sorted(RESOURCES & {name for half in amounts(container).values() for name in half})
         if (count := amount(container, name))
     }

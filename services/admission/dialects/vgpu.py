@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.admission.dialects.base import Json, Vgpu, amount, where_of
+from services.admission.dialects.base import Json, Vgpu, amount, amounts, where_of
 from shared.model import names
 from shared.model.request import RequestError
 
@@ -25,6 +25,8 @@ class Names(msgspec.Struct, frozen=True):
     memory: str
     percent: str
     cores: str
+    alone_with_all_memory: bool = False
+    """Whether a container that writes no cores, and of memory nothing or a percentage of 100, is alone on its GPUs."""
 
     @property
     def all(self) -> frozenset[str]:
@@ -79,6 +81,8 @@ def read(container: Json, of: Names, setting: Vgpu) -> PerGpu | None:
             f"{where}: {of.cores} is {cores}; it is the percentage of each GPU's compute, at most {_ALL}. Several GPUs "
             f"are {of.count}; in Kerf's words {names.RESOURCE_GPU_COMPUTE}",
         )
+    if of.alone_with_all_memory and _wants_all(container, of, percent):
+        return PerGpu(count=count, cores=_ALL)
     if not memory_mib and not percent:
         memory_mib = setting.default_memory_mib
     return PerGpu(
@@ -87,6 +91,12 @@ def read(container: Json, of: Names, setting: Vgpu) -> PerGpu | None:
         percent=0 if memory_mib else percent or _ALL,
         cores=cores or setting.default_cores,
     )
+
+
+def _wants_all(container: Json, of: Names, percent: int) -> bool:
+    """By what is written, in whatever amount: an amount of 0 is one."""
+    written = {name for half in amounts(container).values() for name in half}
+    return of.cores not in written and (percent == _ALL or written.isdisjoint((of.memory, of.percent)))
 
 
 def canonical(ask: PerGpu) -> dict[str, str]:

@@ -79,4 +79,45 @@ MUTANTS = [
         new="        return 0, ask.compute_milli\n",
         tests=("tests/unit/services/placement/explain/test_counterfactuals.py",),
     ),
+    Mutant(
+        name="translated-before-it-is-counted",
+        what="a pod of thousands of containers is translated before it is refused",
+        file="services/admission/core.py",
+        old="    check_containers(typed)  # before a translation that takes seconds for thousands of them\n",
+        new="",
+        tests=(
+            "tests/unit/services/admission/dialects/test_kai.py::"
+            "test_a_pod_of_thousands_of_containers_is_refused_before_it_is_translated",
+        ),
+    ),
+    Mutant(
+        name="defaults-before-exclusive",
+        what="an installation's defaults make a part of a GPU that HAMi gives alone",
+        file="services/admission/dialects/hami.py",
+        old="    alone_with_all_memory=True,\n",
+        new="",
+        tests=(
+            "tests/unit/services/admission/dialects/test_hami.py::"
+            "test_defaults_make_no_part_of_a_gpu_that_was_asked_for_alone",
+        ),
+    ),
+    Mutant(
+        name="the-field-before-the-label",
+        what="a KAI pod's field counts before its label",
+        file="services/admission/dialects/kai.py",
+        old="CLASSES.get(label or own_class or",
+        new="CLASSES.get(own_class or label or",
+        tests=("tests/unit/services/admission/dialects/test_kai.py::test_preemptible_as_in_kai",),
+    ),
+    Mutant(
+        name="a-half-written-pair-ends-the-webhook",
+        what="a certificate that cannot be read makes every replica of the webhook unready",
+        file="services/admission/service.py",
+        old='self._ctx.health.set("certificate", ok=not ended, detail=detail)',
+        new='self._ctx.health.set("certificate", ok=not ended and not unreadable, detail=detail)',
+        tests=(
+            "tests/unit/services/admission/test_service.py::"
+            "test_a_pair_that_cannot_be_used_leaves_the_webhook_ready_while_the_old_one_is_valid",
+        ),
+    ),
 ]

@@ -15,6 +15,7 @@ from services.admission.core import TOLERATION, review
 from services.admission.dialects import BUILT_IN, Setting
 from services.admission.messages import Allowed, Policy, Refused, Request
 from services.admission.patch import apply
+from shared.model import names
 from shared.model.objects import Pod
 from shared.model.request_reader import read_request
 from shared.model.units import quantity
@@ -78,6 +79,18 @@ def test_an_init_container_with_gpus_causes_a_warning() -> None:
     answer = review(Request(pod=pod(container("app", gpu=1), init=[container("load", gpu=1)])), Policy())
     assert isinstance(answer, Allowed)
     assert any("'load'" in w and "#138446" in w for w in answer.warnings)
+
+
+def test_every_annotation_of_a_pod_means_something() -> None:
+    """One that is missing here earned the warning that it means nothing, with the advice to write another one."""
+    known = {value for key, value in vars(names).items() if key.startswith("ANNOTATION_")}
+    assert known - set(manifest_warnings._OWN_ANNOTATIONS) == {names.ANNOTATION_INVENTORY}, "which is a node's"
+
+
+def test_no_warning_advises_what_is_refused() -> None:
+    answer = review(Request(pod=pod(container(gpu=1), annotations={"kerf.dev/suspend": "x"})), Policy())
+    assert isinstance(answer, Allowed)
+    assert names.ANNOTATION_SUSPENDED not in answer.warnings[0]
 
 
 def test_a_misspelt_annotation_causes_a_warning() -> None:

@@ -132,9 +132,11 @@ def test_a_namespace_has_one_profile() -> None:
 
 
 def test_a_default_of_the_installation_counts_as_the_pods_own_amount() -> None:
-    """HAMi's defaultMem makes a part of a GPU; docs/dialects.md says so, and train refuses it."""
+    """HAMi's defaultMem makes a part of a GPU beside an amount of 0; docs/dialects.md says so, and train refuses it."""
     policy = Policy(profile="train", setting=Setting(hami=Vgpu(default_memory_mib=2000)))
-    assert refused(pod(container(nvidia="1"), schedulerName="hami-scheduler"), policy) == "profile-train"
+    asks = container(nvidia="1")
+    asks["resources"]["limits"]["nvidia.com/gpumem"] = "0"
+    assert refused(pod(asks, schedulerName="hami-scheduler"), policy) == "profile-train"
 
 
 @pytest.mark.parametrize("policy", [DEBUG, TRAIN])

@@ -9,13 +9,19 @@ import json
 import os
 import ssl
 import subprocess
+import time
 from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from services.admission import webhook
 from services.admission.certificates import Certificates
@@ -214,6 +220,53 @@ def test_a_renewed_certificate_is_used_without_a_restart(tmp_path: Path) -> None
     assert certificates.refresh()
     assert not certificates.refresh()
     assert _common_name(certificates.context, tmp_path) == "second"
+
+
+async def test_a_pair_that_cannot_be_used_leaves_the_webhook_ready_while_the_old_one_is_valid(tmp_path: Path) -> None:
+    """Every replica has the same files: all of them at once would leave the Service without one."""
+    _pair(tmp_path, "first")
+    config = _tls_config(tmp_path)
+    async with running(Admission, config) as ctx:
+        (tmp_path / "tls.key").write_bytes(b"half")
+        await eventually(lambda: _metric(ctx, "certificate_unreadable") == 1, what="the metric")
+        assert ctx.health.ready
+        assert "its files cannot be used" in ctx.health.report()["parts"]["certificate"]["detail"]
+        assert _metric(ctx, "certificate_expires_timestamp_seconds") > time.time()
+        _pair(tmp_path, "second")
+        await eventually(lambda: _metric(ctx, "certificate_unreadable") == 0, what="the next pair")
+
+
+async def test_a_certificate_that_has_ended_makes_the_webhook_unready(tmp_path: Path) -> None:
+    _ended_pair(tmp_path)
+    async with running(Admission, _tls_config(tmp_path)) as ctx:
+        await eventually(lambda: not ctx.health.ready, what="the end in the report")
+        assert "ended at" in ctx.health.report()["parts"]["certificate"]["detail"]
+
+
+def _tls_config(folder: Path) -> Config:
+    files = {"certificate_file": str(folder / "tls.crt"), "key_file": str(folder / "tls.key")}
+    return Config(host="127.0.0.1", port=0, reload_every_s=1, **files)
+
+
+def _metric(ctx: Context, name: str) -> float:
+    lines = ctx.metrics.render().decode().splitlines()
+    return next((float(line.split()[1]) for line in lines if line.startswith(f"kerf_admission_{name} ")), -1.0)
+
+
+def _ended_pair(folder: Path) -> None:
+    """openssl makes none."""
+    name, key = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ended")]), ec.generate_private_key(ec.SECP256R1())
+    end = datetime.now(UTC) - timedelta(minutes=1)
+    signed = (
+        x509.CertificateBuilder(name, name, key.public_key(), 1)
+        .not_valid_before(end - timedelta(days=1))
+        .not_valid_after(end)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (folder / "tls.crt").write_bytes(signed.public_bytes(pem))
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (folder / "tls.key").write_bytes(private)
 
 
 def _pair(folder: Path, name: str) -> None:

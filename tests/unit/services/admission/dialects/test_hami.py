@@ -41,11 +41,30 @@ def hami(annotations: dict[str, str] | None = None, scheduler: str = "", **limit
         ({"gpumem": 3000}, {"gpu": "1", "gpu-memory": "3000Mi"}),
         ({"gpucores": 50}, {"gpu": "1", "gpu-memory-percent": "100", "gpu-compute": "50"}),
         ({"gpu": 1, "percentage": 0}, {"gpu": "1"}),
+        ({"gpu": 1, "gpumem": 1000, "percentage": 100}, {"gpu": "1"}),
         ({"gpu": 1, "gpumem": 3000, "priority": 1}, {"gpu": "1", "gpu-memory": "3000Mi"}),
     ],
 )
 def test_amounts_of_each_gpu_become_totals(limits: dict[str, Any], canonical: dict[str, str]) -> None:
     assert amounts(hami(**limits)) == canonical
+
+
+@pytest.mark.parametrize(
+    ("limits", "canonical"),
+    [
+        ({"gpu": 1}, {"gpu": "1"}),
+        ({"gpu": 2, "percentage": 100}, {"gpu": "2"}),
+        ({"gpu": 1, "percentage": 50}, {"gpu": "1", "gpu-memory-percent": "50", "gpu-compute": "10"}),
+        ({"gpu": 1, "gpucores": 50}, {"gpu": "1", "gpu-memory": "4000Mi", "gpu-compute": "50"}),
+        ({"gpu": 1, "gpucores": 0}, {"gpu": "1", "gpu-memory": "4000Mi", "gpu-compute": "10"}),
+    ],
+)
+def test_defaults_make_no_part_of_a_gpu_that_was_asked_for_alone(
+    limits: dict[str, Any], canonical: dict[str, str]
+) -> None:
+    """HAMi's webhook reserves all cores before its scheduler fills in the defaults."""
+    policy = Policy(setting=Setting(hami=Vgpu(default_memory_mib=4000, default_cores=10)))
+    assert amounts(hami(scheduler="hami-scheduler", **limits), policy) == canonical
 
 
 def test_gpus_alone_are_hamis_only_with_hamis_scheduler() -> None:
@@ -125,6 +144,18 @@ def test_high_priority_gets_the_installations_class() -> None:
     assert "priority" not in spec, "the API server computes it again"
     manifest["spec"]["priorityClassName"] = "mine"
     assert reviewed(manifest, policy)["spec"]["priorityClassName"] == "mine"
+
+
+def test_the_clusters_default_class_is_none_of_the_pods_own() -> None:
+    """The API server's Priority plugin has written its name by the time of the review."""
+    manifest = hami(gpu=1, gpumem=1000, priority=0)
+    manifest["spec"] |= {"priorityClassName": "usual", "priority": 5, "preemptionPolicy": "Never"}
+    setting = Setting(default_priority_class="usual", hami=Vgpu(high_priority_class="gpu-high"))
+    spec = reviewed(manifest, Policy(setting=setting))["spec"]
+    assert spec["priorityClassName"] == "gpu-high"
+    assert not {"priority", "preemptionPolicy"} & spec.keys()
+    nameless = Policy(setting=Setting(default_priority_class="usual"))
+    assert refused(manifest, nameless).code == "foreign-field"
 
 
 def test_the_installations_defaults_fill_the_request() -> None:

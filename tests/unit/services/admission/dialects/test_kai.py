@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.admission.dialects import Setting
+from services.admission.dialects.kai import Kai
 from services.admission.messages import Policy
 from shared.model.request import GpuAsk
 from tests.unit.services.admission.dialects.reviews import amounts, ask, notes, one, refused, reviewed, untouched
@@ -159,6 +161,13 @@ def test_its_queue_is_kerfs(label: str) -> None:
         ({}, {"priorityClassName": "ours", "priority": 99}, False),
         ({}, {"priorityClassName": "ours", "priority": 100}, True),
         ({"priorityClassName": "build"}, {}, True),
+        ({"priorityClassName": "build"}, {"priorityClassName": "train"}, True),
+        ({"priorityClassName": "train"}, {"priorityClassName": "build"}, False),
+        ({"priorityClassName": "ours"}, {"priorityClassName": "ours", "priority": 100}, True),
+        ({"priorityClassName": "ours", "kai.scheduler/preemptibility": "preemptible"}, {"priority": 0}, False),
+        ({"priorityClassName": "ours", "kai.scheduler/preemptibility": "non-preemptible"}, {"priority": 0}, True),
+        ({"notebook-name": "mine"}, {}, True),
+        ({"notebook-name": "mine"}, {"priorityClassName": "train"}, False),
         ({"kai.scheduler/preemptibility": "non-preemptible"}, {}, True),
         ({"kai.scheduler/preemptibility": "Non-Preemptible"}, {"priorityClassName": "train"}, True),
         ({"kai.scheduler/preemptibility": "preemptible"}, {"priorityClassName": "inference"}, False),
@@ -178,6 +187,23 @@ def test_a_deployments_pods_are_inference_unless_they_name_a_class() -> None:
     assert notes(manifest)["preemptible"] == "false"
     manifest["spec"]["priorityClassName"] = "train"
     assert "preemptible" not in notes(manifest)
+
+
+def test_a_label_with_a_class_of_unknown_value_is_refused() -> None:
+    """To take such a pod for preemptible would make a victim of one that KAI never preempts."""
+    refusal = refused(kai({"gpu-fraction": "0.5"}, {"priorityClassName": "research"}))
+    assert refusal.code == "foreign-field"
+    assert "write label kai.scheduler/preemptibility too" in refusal.sentence
+
+
+@pytest.mark.parametrize("named", ["train", "usual"])
+def test_its_label_is_the_class_whatever_the_pods_field_names(named: str) -> None:
+    manifest = kai({"gpu-fraction": "0.5"}, {"priorityClassName": "build"})
+    manifest["spec"] |= {"priorityClassName": named, "priority": 50}
+    made = reviewed(manifest, Policy(setting=Setting(default_priority_class="usual")))
+    assert made["spec"]["priorityClassName"] == "build"
+    assert "priority" not in made["spec"]
+    assert made["metadata"]["annotations"]["kerf.dev/preemptible"] == "false"
 
 
 def test_its_label_names_the_priority_class() -> None:
@@ -225,3 +251,11 @@ def test_variables_that_are_none_are_refused(env: Any) -> None:
     manifest = kai({"gpu-fraction": "0.5"})
     manifest["spec"]["containers"][0]["env"] = env
     assert refused(manifest).code == "malformed"
+
+
+def test_a_pod_of_thousands_of_containers_is_refused_before_it_is_translated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That took seconds, in which no other pod was reviewed."""
+    monkeypatch.setattr(Kai, "translate", lambda *_: pytest.fail("it was translated"))
+    manifest = kai({"gpu-fraction": "0.5"})
+    manifest["spec"]["containers"] = [container(f"c{number}") for number in range(257)]
+    assert refused(manifest).code == "too-many-containers"
