@@ -101,9 +101,7 @@ class Decoder:
             if head.type == "ERROR":
                 status = self._status.decode(head.object)
                 raise WatchError(status.code, status.message)
-            return head.type, self._mark.decode(head.object) if head.type == "BOOKMARK" else self._object.decode(
-                head.object
-            )
+            return head.type, self._mark.decode(head.object) if head.type == "BOOKMARK" else self._read(head.object)
         except UNREADABLE as error:
             raise Undecodable(f"{self._title(head.object)}: {error}") from error
 
@@ -116,10 +114,17 @@ class Decoder:
         objects, unreadable = [], []
         for raw in listed.items:
             try:
-                objects.append(self._object.decode(raw))
+                objects.append(self._read(raw))
             except UNREADABLE as error:
                 unreadable.append(f"{self._title(raw)}: {error}")
         return Page(tuple(objects), listed.metadata.resource_version, listed.metadata.continue_, tuple(unreadable))
+
+    def _read(self, raw: msgspec.Raw) -> Any:
+        try:
+            return self._object.decode(raw)
+        except msgspec.ValidationError:
+            # The API server writes null for an empty list of a kind without omitempty, such as a claim's requests.
+            return self._object.decode(msgspec.json.encode(_without_nulls(msgspec.json.decode(raw))))
 
     def _title(self, raw: msgspec.Raw) -> str:
         try:
@@ -127,6 +132,12 @@ class Decoder:
         except UNREADABLE:
             return f"a {self.kind.__name__} without a name"
         return f"{self.kind.__name__} {meta.namespace}/{meta.name}"
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(of) for key, of in value.items() if of is not None}
+    return [_without_nulls(of) for of in value] if isinstance(value, list) else value
 
 
 class _Title(msgspec.Struct, frozen=True):

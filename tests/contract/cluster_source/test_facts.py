@@ -27,6 +27,13 @@ async def test_a_cluster_that_is_followed_is_reached(cluster: SourceHarness) -> 
     await eventually(cluster.source.reaches, what="an answer")
 
 
+async def test_a_claim_without_requests_is_a_fact(cluster: SourceHarness) -> None:
+    """The API server stores null for its requests; read as no claim at all, its pod would wait without the reason."""
+    await cluster.create("ResourceClaim", "empty", {"spec": {"devices": {}}})
+    seen = await eventually(lambda: cluster.seen("empty", "ResourceClaim"), what="the claim")
+    assert seen.spec.devices.requests == ()
+
+
 async def test_versions_of_an_object_rise_and_none_arrives_twice(cluster: SourceHarness) -> None:
     pod = await cluster.create_pod("p")
     for number in range(10):

@@ -10,7 +10,7 @@ import pytest
 from shared.contracts.facts import Fact, Gone
 from shared.kube.decoder import Decoder, Lines, Undecodable, WatchError
 from shared.kube.reflect import INITIAL_END, Reflection
-from shared.kube.resources import POD
+from shared.kube.resources import DEVICE_CLAIM, POD
 from shared.model.kube_object import Meta
 from shared.model.objects import Pod
 
@@ -141,6 +141,15 @@ def test_an_object_that_cannot_be_read_is_named() -> None:
     for cannot_be_read in (b"[" * 100_000, b'"\xff"'):
         with pytest.raises(Undecodable):
             Decoder(POD).event(b'{"type":"ADDED","object":{"metadata":{"labels":{"a":%b}}}}' % cannot_be_read)
+
+
+def test_null_is_what_is_not_there() -> None:
+    """As the API server stores the requests of a claim without any."""
+    claim = {"metadata": {"name": "a", "uid": "u", "resourceVersion": "3"}, "spec": {"devices": {"requests": None}}}
+    _, seen = Decoder(DEVICE_CLAIM).event(line("ADDED", kind="ResourceClaim", **claim))
+    assert seen.spec.devices.requests == ()
+    page = Decoder(DEVICE_CLAIM).page(json.dumps({"metadata": {}, "items": [claim]}).encode())
+    assert (page.objects, page.unreadable) == ((seen,), ())
 
 
 def test_a_page_reads_items_without_kind_and_names_broken_ones() -> None:
