@@ -13,6 +13,7 @@ from services.placement.scheduling.backfill.reservations import Backfill
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.group_requests import GroupRequests
 from services.placement.scheduling.gangs.domains import may_fit
+from services.placement.scheduling.gangs.messages import shared_claim
 from services.placement.scheduling.gangs.placing import Misfit, Placed, Tried, by_size, place_gang
 from services.placement.scheduling.grants import Grants
 from services.placement.scheduling.late_claims import LateClaims
@@ -23,6 +24,7 @@ from services.placement.stats import Stats
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState
+from shared.contracts.explain import Reason
 from shared.model.claims import CLAIM_COMING
 from shared.model.objects import Gang
 from shared.queues.turns import TurnPolicy
@@ -262,8 +264,8 @@ class Scheduler:
             return Tried([]), []
         began = self._stopwatch()
         self._backfill.show_to(uid)
-        gang.problem = ""
-        if self._fair.quota_exceeded(able, need) is not None:
+        gang.problem = shared_claim(able)
+        if gang.problem or self._fair.quota_exceeded(able, need) is not None:
             self._gang_waits(gang, group, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
         tried = place_gang(gang, by_size(able), self._engine, grants, transaction=transaction)
@@ -288,7 +290,7 @@ class Scheduler:
                 self._queue.remove(member)
         return tried, []
 
-    def gang_refused(self, gang: GangState, placed: list[Placed], why: str, now: float) -> None:
+    def gang_refused(self, gang: GangState, placed: list[Placed], why: Reason, now: float) -> None:
         """Queues the members again: they got places that cannot be committed."""
         for one in placed:
             self._queue.add_to_gang(one.state, gang.key, spare=gang.spare)

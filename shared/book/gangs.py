@@ -87,7 +87,7 @@ class GangState(msgspec.Struct, kw_only=True):
     """(need, members waiting) when it was last let into its turn; zeros while not all that it needs are there."""
     spare: bool = False
     """Its minimum is placed: the members that still wait are above it."""
-    problem: str = ""
+    problem: Reason | None = None
     """Why the last try came to nothing where that was not for want of room."""
     quota_reason: Reason | None = None
     """The queue's reason against the places that the last attempt found."""

@@ -225,7 +225,7 @@ def condition_reason(explanation: PodExplanation) -> str:
         return REFUSED
     if any(code.startswith("queue-") for code in codes):
         return "QuotaExceeded"
-    if codes & {"gang-gathering", "gang-unknown", "gang-composite", "gang-too-large"}:
+    if codes & {"gang-gathering", "gang-unknown", "gang-composite", "gang-too-large", "gang-shares-claim"}:
         return "GangIncomplete"
     return "Unschedulable"
 

@@ -14,6 +14,7 @@ from services.placement.protocol.suspension import Suspender
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES, WriteBatcher
 from services.placement.scheduler import Scheduler
 from services.placement.scheduling.claims import allocations
+from services.placement.scheduling.gangs.messages import gang_too_large
 from services.placement.scheduling.gangs.placing import Placed
 from services.placement.scheduling.grants import SessionGrants
 from services.placement.scheduling.queue import Queue
@@ -131,11 +132,8 @@ class Committer:
         placed = tried.placed
         size = sum(len(encode(self._decision(one.state, one.place, one.grant))) for one in placed)
         if size > RECORD_MOST_BYTES:
-            why = (
-                f"the decisions for {len(placed)} of its pods come to {size} bytes, and the log takes "
-                f"{RECORD_MOST_BYTES} in one record"
-            )
             transaction.roll_back()
+            why = gang_too_large(len(placed), size, RECORD_MOST_BYTES)
             self._scheduler.gang_refused(gang, placed, why, now)
             return said
         transaction.commit()

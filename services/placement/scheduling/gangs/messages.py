@@ -39,6 +39,31 @@ def gang_composite(source: str, composite: str) -> Reason:
     )
 
 
+def gang_too_large(pods: int, size_bytes: int, most_bytes: int) -> Reason:
+    return Reason(
+        code="gang-too-large",
+        sentence=f"the decisions for {pods} of its pods come to {size_bytes} bytes, and the log takes {most_bytes} in "
+        "one record",
+        helps="make several smaller gangs of it",
+    )
+
+
+def shared_claim(members: Sequence[PodState]) -> Reason | None:
+    """Of members that want a place together, two that name one ResourceClaim: its GPUs go to one pod."""
+    first: dict[str, str] = {}
+    for state in members:
+        name = state.pod.metadata.name
+        for path in state.claims.values():
+            if path and first.setdefault(path, name) != name:
+                return Reason(
+                    code="gang-shares-claim",
+                    sentence=f"its pods {first[path]} and {name} name one ResourceClaim, {path}, and the GPUs of a "
+                    "claim go to one pod",
+                    helps="give each pod its own claim by a resourceClaimTemplateName",
+                )
+    return None
+
+
 def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone: Alone) -> Verdict:
     """As of now. `members`: those that wait, in the order of the queue. The book is as before when this returns."""
     about = GangExplanation(
@@ -50,8 +75,7 @@ def verdict(gang: GangState, members: Sequence[PodState], engine: Engine, alone:
         subgroups=_subgroups(gang),
     )
     if gang.problem:
-        why = Reason(code="gang-too-large", sentence=gang.problem, helps="make several smaller gangs of it")
-        return Verdict(f"gang {gang.name}: {gang.problem}", about, (why,), (why.helps,))
+        return Verdict(f"gang {gang.name}: {gang.problem.sentence}", about, (gang.problem,), (gang.problem.helps,))
     if not gang.gathered:
         return _gathering(gang, about)
     seen: list[tuple[Misfit, PodExplanation]] = []

@@ -9,6 +9,7 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.engine.engine import Engine
+from services.placement.explain.pending_reasons import condition_reason
 from services.placement.protocol.resource_slices import PUBLISH_AGAIN_S, Slices
 from services.placement.scheduling.claims import allocations, with_claims
 from shared.book.book import Book, Change
@@ -23,6 +24,7 @@ from shared.scheduling.filters.claims_in_use import ClaimsInUse
 from shared.scheduling.filters.device_claims import DeviceClaims
 from tests.support import build
 from tests.support.harness.placement import Placement
+from tests.unit.services.placement.scheduling.gangs.members import why
 
 
 def claim(name: str = "c", version: str = "", **capacity: str) -> ResourceClaim:
@@ -246,3 +248,27 @@ def test_nodes_that_serve_no_claims_publish_nothing() -> None:
     book.apply(Put(object=build.node()))
     book.put_inventory(build.inventory())
     assert Slices(book).due(0.0) == []
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_members_of_a_gang_that_name_one_claim_are_refused_by_name(shared: bool) -> None:
+    """One of them was bound, and the gang never ran."""
+    placement = Placement()
+    for node in ("n1", "n2"):
+        placement.facts(build.node(node))
+        placement.send(m.InventorySeen(msgspec.structs.replace(build.inventory(node, gpus=4), dra=True)))
+    placement.facts(claim("c", memory="16Gi"), claim("d", memory="16Gi"))
+    pods = [
+        build.pod(
+            name,
+            annotations={"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"},
+            resource_claims=(PodClaim(name="mine", resource_claim_name="c" if shared else its_own),),
+        )
+        for name, its_own in (("a", "c"), ("b", "d"))
+    ]
+    assert len(placement.place(*pods)) == (0 if shared else 2)
+    if shared:
+        explanation = why(placement, "a")
+        assert explanation.summary[0].code == "gang-shares-claim"
+        assert "pods a and b name one ResourceClaim, team/c" in explanation.sentence
+        assert condition_reason(explanation) == "GangIncomplete"
