@@ -53,6 +53,8 @@ class Announcer:
         """Written while pods are bound, too, and never dropped for what is normal."""
         self._reports: dict[str, ReportPending] = {}
         self._reported_at: dict[str, float] = {}
+        self._early: set[str] = set()
+        """Uids of pods with a report that were not known when it was first to be written."""
         self._wake = asyncio.Event()
         self._offered_at = float("-inf")
         self._throttled_s = 0.0
@@ -145,6 +147,13 @@ class Announcer:
 
     async def _report(self, order: ReportPending) -> None:
         pod = self._find_pod(order.namespace, order.name)
+        if (pod is None or pod.metadata.uid != order.uid) and order.uid not in self._early:
+            # Placement may follow a watcher that is further on, and says a reason once. A pod that is not known at the
+            # next try is gone.
+            self._early.add(order.uid)
+            self._reports.setdefault(order.uid, order)
+            return
+        self._early.discard(order.uid)
         if pod is None or pod.metadata.uid != order.uid or pod.spec.node_name or stands(pod, order):
             return
         result = await self._writes.pods.report_unscheduled(

@@ -56,6 +56,8 @@ class Bindings:
             # here; a pod that is gone ends by the feed.
             return Result("throttled", "the pod is not known to this watcher yet; nothing was sent")
         pod = found if found.metadata.uid == order.uid else None
+        if pod is None and order.claims:  # allocated for a pod that is gone, they would be kept from the others
+            return Result("throttled", f"{order.name} is another pod to this watcher; nothing was sent")
         if pod is not None and pod.spec.node_name:
             return Result("conflict", f"the pod is bound to {pod.spec.node_name} already; nothing was sent")
         started = time.perf_counter()

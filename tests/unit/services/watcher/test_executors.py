@@ -691,7 +691,11 @@ async def test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_ot
     assert harness.now().spec.node_name == ""
     assert harness.core.find("ResourceClaim", "c", "default").status.allocation is None
     wanted = msgspec.structs.replace(wanted, resource_version=claim.metadata.resource_version)
-    order = msgspec.structs.replace(order, claims=(wanted,))
+    order = msgspec.structs.replace(order, uid="of a pod before of that name", claims=(wanted,))
+    answers = (await harness.bindings.bind(c.BindBatch(term=1, sequence=2, binds=(order,)))).answers
+    assert [answer.outcome for answer in answers] == ["throttled"]
+    assert harness.core.find("ResourceClaim", "c", "default").status.allocation is None
+    order = msgspec.structs.replace(order, uid=pod.metadata.uid)
     assert await harness.bindings.bind(c.BindBatch(term=1, sequence=2, binds=(order,))) == c.Answers()
     assert harness.now().spec.node_name == "n"
     allocation = harness.core.find("ResourceClaim", "c", "default").status.allocation
@@ -824,6 +828,31 @@ async def test_a_report_outlives_a_change_of_its_pod(monkeypatch: pytest.MonkeyP
     async with announcing_by(harness):
         await eventually(lambda: harness.events() == ["FailedScheduling"], what="the Event after the second try")
         assert [x.message for x in harness.core.find("Pod", "p", "default").status.conditions] == ["m"]
+
+
+async def test_a_report_of_a_pod_that_is_not_known_yet_is_written_when_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another watcher was further on, and placement follows that one."""
+    monkeypatch.setattr(announcing, "REPORT_INTERVAL_S", 0.0)
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    harness.announcer._find_pod = lambda *_: next(seen)
+    known = harness.core.find("Pod", "p", "default")
+    seen = iter((None, known))
+    await harness.patch(c.ReportPending(**identity(pod), reason="Unschedulable", message="m"))
+    async with announcing_by(harness):
+        await eventually(lambda: harness.events() == ["FailedScheduling"], what="the Event after the second try")
+    assert not harness.announcer._early
+
+
+async def test_a_report_of_a_pod_that_is_gone_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(announcing, "REPORT_INTERVAL_S", 0.0)
+    harness = ExecutorHarness()
+    await harness.patch(
+        c.ReportPending(uid="gone", namespace="default", name="gone", reason="Unschedulable", message="m")
+    )
+    async with announcing_by(harness):
+        await eventually(lambda: harness.announcer.waiting == 0, what="its end")
+    assert (harness.events(), harness.announcer._early) == ([], set())
 
 
 async def test_a_pending_reason_is_not_written_to_a_pod_that_has_been_bound() -> None:
