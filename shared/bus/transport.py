@@ -1,14 +1,17 @@
-"""The socket under nats-py's client. Corrects faults 14 and 15 of the decision record on nats-py.
+"""The socket under nats-py's client. Corrects faults 14, 15 and 19 of the decision record on nats-py.
 
 14: nats-py waits for the end of a connection without a bound. With TLS that takes 30 s where the server's machine is
 gone, and never ends where the handshake was not completed: TLS has taken the socket from the stream that is waited for.
 15: nats-py takes the first line after its CONNECT for the answer. Where the server first reviews a token, which may
 take seconds, that line is its PING.
+19: nats-py allows 2 s for the name and all of its addresses together. Where a resolver's first server is gone, or the
+first address, that is never enough.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import TYPE_CHECKING, cast
 
 from nats.aio.transport import TcpTransport
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     import ssl
     from urllib.parse import ParseResult
 
+RESOLVE_S = 20.0
+"""How long a name may take: a resolver asks its second server after 5 s, for each suffix of its search path."""
 STEP_S = 2.0
 """How long a server that works takes at most to accept a connection, to greet, and for TLS."""
 ANSWER_S = 6.0
@@ -40,8 +45,16 @@ class Transport(TcpTransport):
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         self._greeted = False
         self._drop()
-        async with asyncio.timeout(STEP_S):
-            await super().connect(uri, buffer_size, connect_timeout)
+        problem: OSError = ConnectionError(f"the name {uri.hostname} has no address")
+        for place in await _addresses(uri):
+            try:
+                async with asyncio.timeout(STEP_S):
+                    await super().connect(place, buffer_size, connect_timeout)
+            except OSError as error:  # TimeoutError is one
+                problem = error
+            else:
+                return
+        raise problem
 
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
@@ -98,3 +111,11 @@ class Transport(TcpTransport):
 
     def __bool__(self) -> bool:
         return True  # nats-py takes one of its own otherwise, where there is no connection yet
+
+
+async def _addresses(uri: ParseResult) -> list[ParseResult]:
+    """The URL with each address of its host, in the resolver's order. Raises OSError."""
+    async with asyncio.timeout(RESOLVE_S):
+        found = await asyncio.get_running_loop().getaddrinfo(uri.hostname, uri.port, type=socket.SOCK_STREAM)
+    hosts = dict.fromkeys(str(address[0]) for *_, address in found)
+    return [uri._replace(netloc=f"[{host}]:{uri.port}" if ":" in host else f"{host}:{uri.port}") for host in hosts]

@@ -1,18 +1,22 @@
-"""What a connection logs while its server is away."""
+"""How a connection begins, and what it logs while its server is away."""
 
 from __future__ import annotations
 
 import asyncio
+from socket import AddressFamily, SocketKind
+from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import uvloop
 from nats.aio.client import Client
 from structlog.testing import capture_logs
 
+from shared.bus import transport
 from shared.bus.connection import Connection
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Incoming
+from shared.bus.port import BusError, Incoming
 from tests.support.waiting import eventually
 from tests.unit.shared.bus.conftest import Connect
 
@@ -67,3 +71,37 @@ def test_what_is_published_to_a_closed_transport_of_uvloop_goes_out_on_the_next_
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(talk()) == [b"late"]
+
+
+@pytest.mark.parametrize("first", ["127.0.0.2", "192.0.2.1"], ids=["refused", "silent"])
+async def test_a_slow_name_and_a_dead_first_address_keep_no_client_out(
+    server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch, first: str
+) -> None:
+    """A resolver asks its second server after 5 s; nats-py has 2 s for the name and its addresses together."""
+    monkeypatch.setattr(transport, "STEP_S", 0.3)
+    port = urlsplit(server.url).port
+    assert port is not None
+    really, asked = asyncio.BaseEventLoop.getaddrinfo, []
+
+    async def slowly(loop: asyncio.BaseEventLoop, host: str, *rest: Any, **options: Any) -> Any:
+        if host != "nats.example":
+            return await really(loop, host, *rest, **options)
+        asked.append(host)
+        await asyncio.wait([loop.create_future()], timeout=0.5)
+        return [(AddressFamily.AF_INET, SocketKind.SOCK_STREAM, 6, "", (at, port)) for at in (first, "127.0.0.1")]
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", slowly)
+    connection = Connection()
+    await connection.open(f"nats://nats.example:{port}", name="t", timeout_s=10.0)
+    assert await connection.round_trip(2.0)
+    assert asked == ["nats.example"], "at the first attempt"
+    await connection.close()
+
+
+async def test_a_name_without_an_address_is_said(server: EmbeddedServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def nothing(*_: Any, **__: Any) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(asyncio.BaseEventLoop, "getaddrinfo", nothing)
+    with pytest.raises(BusError, match=r"nats\.example has no address"):
+        await Connection().open("nats://nats.example:4222", name="t", timeout_s=1.0)
