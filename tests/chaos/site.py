@@ -50,11 +50,11 @@ class Site:
         assert isinstance(self._nats, EmbeddedServer), "there are several servers"
         return self._nats
 
-    def watcher_kubeconfig(self) -> Path:
-        """The watchers' way to the API server leads through the wire."""
+    def watcher_kubeconfig(self, name: str = "watcher", way: Wire | None = None) -> Path:
+        """The watchers' way to the API server leads through the wire, and before it through `way`."""
         kubeconfig = json.loads(self.plane.service_account("kerf-system", "kerf-watcher").read_text())
-        kubeconfig["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{self.wire.port}"
-        path = self.state / "watcher.kubeconfig"
+        kubeconfig["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{(way or self.wire).port}"
+        path = self.state / f"{name}.kubeconfig"
         path.write_text(json.dumps(kubeconfig))
         return path
 

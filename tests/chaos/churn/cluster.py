@@ -33,17 +33,18 @@ def _names(module: str) -> list[str]:
 
 
 @contextlib.asynccontextmanager
-async def links(port: int) -> AsyncIterator[dict[str, Wire]]:
-    """By the process that it connects with the NATS server on this port, a connection of its own."""
+async def links(port: int, *modules: str) -> AsyncIterator[dict[str, Wire]]:
+    """By the process of these modules that it connects with the server on this port, a connection of its own."""
     async with contextlib.AsyncExitStack() as stack:
-        names = [name for module in _LINKED for name in _names(module)]
+        names = [name for module in modules or _LINKED for name in _names(module)]
         yield {name: await stack.enter_async_context(Wire(port)) for name in names}
 
 
 class ChurnCluster:
-    def __init__(self, site: Site, links: dict[str, Wire]) -> None:
-        """`links`: as `links()` makes them for the site's NATS server."""
-        self.site, self.links, self.refusals = site, links, Refusals(site.plane.request)
+    def __init__(self, site: Site, links: dict[str, Wire], ways: dict[str, Wire]) -> None:
+        """`links`: as `links()` makes them for the site's NATS server; `ways`: those of the watchers to the wire of the
+        API server."""
+        self.site, self.links, self.ways, self.refusals = site, links, ways, Refusals(site.plane.request)
         self.nodes: dict[str, tuple[str, ...]] = {}
         """By the process that simulates them."""
         self.journals: dict[str, Reader] = {}
@@ -53,12 +54,14 @@ class ChurnCluster:
         common = {"KERF_NATS_URL": self.site.nats.url, "KERF_LOG_LEVEL": "info"}
         settings = {
             "placement": {"KERF_RENEW_TERM_S": str(renew_s)},
-            "watcher": {"KERF_KUBECONFIG": str(self.site.watcher_kubeconfig())},
+            "watcher": {},
             "preemptor": _PREEMPTOR,
         }
         for module, own in settings.items():
             for name in _names(module):
                 link = {"KERF_NATS_URL": f"nats://127.0.0.1:{self.links[name].port}"}
+                if name in self.ways:
+                    link["KERF_KUBECONFIG"] = str(self.site.watcher_kubeconfig(name, self.ways[name]))
                 self._add(name, module, common | own | link)
         for number in range(AGENTS):
             self._add_agent(f"agent-{number}", common, seed * AGENTS + number)
@@ -95,7 +98,7 @@ class ChurnCluster:
     def repair(self) -> None:
         """Nothing is held up or refused, and every process runs."""
         self.refusals.end_all()
-        for link in self.links.values():
+        for link in (*self.links.values(), *self.ways.values()):
             link.thaw()
         self.site.repair()
 

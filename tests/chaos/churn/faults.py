@@ -5,7 +5,7 @@ kill, kill-leader, freeze, freeze-leader, freeze-agent: of a process. mend: ever
 server is killed and started, without its store. api: the same of the API server. cut, freeze-wire: the watchers'
 connections to the API server end, or nothing comes through. lose-answers: what they write is done, and the answers are
 lost. throttle, webhook: what the watchers write is refused (`refusals.py`). part: one process and NATS do not hear each
-other, while both run.
+other, while both run. cut-off: the same of one watcher and the API server, long enough for the other one to take over.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ LEADER_FROZEN_S = (4.0, 12.0)
 WIRE_FROZEN_S = (1.0, 8.0)
 REFUSED_S = (1.0, 8.0)
 PARTED_S = (1.0, 12.0)
+CUT_OFF_S = (1.0, 40.0)
 RESTARTED_AT_ONCE = 0.8
 """Of the killed processes; the others stay dead until something restarts them."""
 
@@ -48,11 +49,13 @@ Fault = Literal[
     "throttle",
     "webhook",
     "part",
+    "cut-off",
 ]
 _WEIGHTS: dict[Fault, int] = {
     "kill": 5, "kill-leader": 4, "freeze": 3, "freeze-leader": 4, "freeze-agent": 2, "mend": 7,
     "nats": 2, "wipe": 1, "api": 1, "cut": 2, "freeze-wire": 1,
     "lose-answers": 2, "throttle": 2, "webhook": 2, "part": 4,
+    "cut-off": 2,
 }  # fmt: skip
 assert set(_WEIGHTS) == set(get_args(Fault))
 
@@ -129,6 +132,11 @@ class Faults:
                 name = self._chance.choice(sorted(cluster.links))
                 cluster.links[name].freeze()
                 self._later(f"link of {name}", PARTED_S, cluster.links[name].thaw)
+                return name
+            case "cut-off":
+                name = self._chance.choice(sorted(cluster.ways))
+                cluster.ways[name].freeze()
+                self._later(f"way of {name}", CUT_OFF_S, cluster.ways[name].thaw)
                 return name
         return ""
 

@@ -79,8 +79,12 @@ async def churn(options: Options, say: Callable[[str], None]) -> Report:
     plane = ControlPlane(state / "plane", binaries=find_binaries(), apiserver_flags=removals.flags(state))
     await asyncio.to_thread(plane.start)
     try:
-        async with on_site(plane, state) as site, links(site.nats.port) as linked:
-            cluster = ChurnCluster(site, linked)
+        async with (
+            on_site(plane, state) as site,
+            links(site.nats.port) as linked,
+            links(site.wire.port, "watcher") as ways,
+        ):
+            cluster = ChurnCluster(site, linked, ways)
             cluster.prepare(seed=options.seed, renew_s=options.renew_s)
             await cluster.start()
             report = await Churn(cluster, options, say).run()
