@@ -66,7 +66,8 @@ NO_SURCHARGE = Surcharge()
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """All rules that the agent gives a container.
 
-    `peers`: if `low`, the slices to whose work it yields; otherwise the slices that watch its signal.
+    `peers`: if `low`, the slices to whose work it yields; otherwise the slices that watch its signal. If there are more
+    than `layout.MAX_PEERS`, some of them.
     """
 
     gpus: tuple[GpuRule, ...]

@@ -19,6 +19,9 @@ when the agent's heartbeat stops, and the slices that got the capacity keep thei
 slice whose others are all paused has its GPUs for itself (`peers_held`): its launches are not timed, for that costs
 several percent of a GPU where kernels are short.
 
+A control block names at most `layout.MAX_PEERS` others. A slice that has to yield to more of them yields to the first
+ones on each of its GPUs, and may begin work while only others are busy.
+
 The rules are data. The interposer in each container applies them within microseconds, and continues to do so without an
 agent.
 """
@@ -197,8 +200,27 @@ def _rules(
         paused=override.paused,
         floor_milli=min(_floor(mine, on, policy), override.compute_milli),
         idle_for_ns=idle_for_ns,
-        peers=before,
+        peers=_foremost(mine, before, on),
     )
+
+
+def _foremost(mine: Slice, before: tuple[Key, ...], on: Mapping[str, list[Slice]]) -> tuple[Key, ...]:
+    """Returns those to whose work the slice yields, of all that come `before` it: as many as a control block names.
+
+    From each GPU in turn the first one that is left, so that the slice yields on all of them: reserved slices by their
+    share, then the others by rank. So those that are left out have the least to lose.
+    """
+    if len(before) <= layout.MAX_PEERS:
+        return before
+    place: dict[Key, int] = {}
+    for part in mine.parts:
+        ahead = [s for s in on[part.uuid] if _has_precedence(s, mine)]
+        ahead.sort(key=lambda s: (s.reserved, s.rank, _milli(s, part.uuid)), reverse=True)
+        for at, s in enumerate(ahead):
+            place[s.key] = min(at, place.get(s.key, at))
+    # In the order of `before`, because the interposer opens the signal of a peer anew that comes to another place.
+    chosen = set(sorted(before, key=lambda key: place[key])[: layout.MAX_PEERS])
+    return tuple(key for key in before if key in chosen)
 
 
 def _memory_alone(part: Part, override: Override) -> GpuRule:

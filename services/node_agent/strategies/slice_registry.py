@@ -101,7 +101,8 @@ class SliceRegistry:
         """Takes over the running slices of an earlier agent. Returns those that failed, each with its error.
 
         It takes over all of them at once, because rules that are written one by one would tell some slices for a moment
-        that they have the GPU to themselves. A slice that fails keeps its last rules.
+        that they have the GPU to themselves. A slice that fails keeps its last rules, and the others' rules do not
+        count with it.
         """
         failed: list[tuple[Slice, Exception]] = []
         allow_descriptors()
@@ -117,7 +118,12 @@ class SliceRegistry:
                 self._slices[slice_.key] = slice_
                 self._overrides[slice_.key] = overrides.get(slice_.key, rules.NO_OVERRIDE)
                 self._lent[slice_.key] = _lent_before(slice_, self._control_blocks[slice_.key])
-        self._publish()
+        # An agent that did not start because of one slice would leave all others without a heartbeat.
+        while unwritten := self._publish_each():
+            for key, why in unwritten.items():
+                failed.append((self._slices[key], why))
+                self._not_adopted.add(key)
+                self._leave(key)
         return failed
 
     def set_override(self, key: Key, override: Override) -> None:
@@ -295,6 +301,12 @@ class SliceRegistry:
         self._files.leave()
 
     def _forget(self, key: Key) -> None:
+        if self._leave(key):
+            control_block.remove(self.folder(key))
+            self._files.fit()
+
+    def _leave(self, key: Key) -> bool:
+        """Closes the slice's control block, whose files stay. Returns whether it had one."""
         self._slices.pop(key, None)
         self._overrides.pop(key, None)
         self._lent.pop(key, None)
@@ -302,8 +314,7 @@ class SliceRegistry:
         found = self._control_blocks.pop(key, None)
         if found is not None:
             found.close()
-            control_block.remove(self.folder(key))
-            self._files.fit()
+        return found is not None
 
     def _make(self, key: Key) -> ControlBlock:
         return self._files.make(lambda: ControlBlock(self.folder(key), self._clock))
@@ -314,17 +325,29 @@ class SliceRegistry:
         self._publish()
 
     def _publish(self) -> None:
+        """As `_publish_each`; raises the first error."""
+        for error in self._publish_each(until_error=True).values():
+            raise error
+
+    def _publish_each(self, *, until_error: bool = False) -> dict[Key, OSError | ValueError]:
         """Writes the rules of all slices, first those that lose GPU time, so that no time is given to two slices at
-        once."""
+        once. Returns the errors of those whose rules could not be written."""
+        errors: dict[Key, OSError | ValueError] = {}
         lent = {key: {uuid: loan.limit_mib for uuid, loan in of.items()} for key, of in self._lent.items()}
         planned = rules.plan(self._slices.values(), self._policy, self._effective_overrides(), lent)
         if not self._all_written():  # a pause that its slice cannot read holds nothing
             planned = {key: msgspec.structs.replace(of, peers_held=False) for key, of in planned.items()}
         context_bytes, pool_chunk_bytes = self._costs()
         for key in sorted(planned, key=lambda k: _grows(self._control_blocks[k].rules, planned[k])):
-            self._control_blocks[key].write(
-                planned[key], context_bytes=context_bytes, pool_chunk_bytes=pool_chunk_bytes
-            )
+            try:
+                self._control_blocks[key].write(
+                    planned[key], context_bytes=context_bytes, pool_chunk_bytes=pool_chunk_bytes
+                )
+            except (OSError, ValueError) as error:
+                errors[key] = error
+                if until_error:
+                    break
+        return errors
 
     def _all_written(self) -> bool:
         return all(found.is_written for found in self._control_blocks.values())

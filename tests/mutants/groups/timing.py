@@ -251,4 +251,37 @@ MUTANTS = [
         new="return l->pending_ns; }",
         tests=(f"{BEYOND}test_a_low_slice_does_not_run_beside_them",),
     ),
+    Mutant(
+        name="more-peers-than-a-control-block-names",
+        what="no slice can be added or paused beside one that would yield to more than a control block names",
+        file=RULES,
+        old="        peers=_foremost(mine, before, on),\n",
+        new="        peers=before,\n",
+        tests=(
+            "tests/unit/services/node_agent/strategies/test_slice_registry.py::"
+            "test_a_slice_with_more_peers_than_its_control_block_names_is_no_obstacle",
+        ),
+    ),
+    Mutant(
+        name="peers-left-out-by-name",
+        what="of too many peers those are left out that come last by name, on one GPU and whatever their share",
+        file=RULES,
+        old="set(sorted(before, key=lambda key: place[key])[: layout.MAX_PEERS])",
+        new="set(sorted(before)[: layout.MAX_PEERS])",
+        tests=(
+            "tests/unit/services/node_agent/strategies/test_rules.py::"
+            "test_a_slice_yields_on_each_of_its_gpus_to_those_that_come_first_if_there_are_too_many",
+        ),
+    ),
+    Mutant(
+        name="adoption-ends-with-one-slice",
+        what="an agent does not start because the rules of one running slice cannot be written",
+        file=REGISTRY,
+        old="        while unwritten := self._publish_each():\n",
+        new="        self._publish()\n        while unwritten := self._publish_each():\n",
+        tests=(
+            "tests/unit/services/node_agent/strategies/test_slice_registry.py::"
+            "test_an_agent_starts_although_the_rules_of_a_slice_cannot_be_written",
+        ),
+    ),
 ]

@@ -258,6 +258,26 @@ def test_no_idle_time_is_lent_to_a_slice_that_does_not_see_all_its_peers() -> No
     assert (len(cut.peers), cut.gpus[0].lent_milli, cut.idle_for_ns) == (MAX_PEERS, 0, 0)
 
 
+def test_a_slice_yields_on_each_of_its_gpus_to_those_that_come_first_if_there_are_too_many() -> None:
+    """On each GPU the reserved slice with the smallest share is left out: it has the least to lose."""
+    uuids = [f"G{number}" for number in range(8)]
+    reserved = [
+        make(f"{uuid}-{milli}", parts=(part(milli, uuid),)) for uuid in uuids for milli in (300, 100, 200, 50, 150)
+    ]
+    low = make("low", opportunistic=True, parts=tuple(part(0, uuid) for uuid in uuids))
+    rules = told(low, *reserved)["low"]
+    seen = [f"{uuid}-{milli}" for uuid in uuids for milli in (100, 150, 200, 300)]
+    assert (rules.low, peers(rules), len(seen)) == (True, seen, MAX_PEERS)
+
+
+def test_a_slice_yields_to_reserved_ones_and_then_by_rank_if_there_are_too_many() -> None:
+    slices = [make(f"free-{priority:02}", priority=priority) for priority in range(1, MAX_PEERS + 1)]
+    paused = make("paused", 100, priority=99)
+    rules = told(*slices, make("low"), make("reserved", 10), paused, overrides={paused.key: Override(paused=True)})
+    assert peers(rules["low"]) == [*(f"free-{priority:02}" for priority in range(2, MAX_PEERS + 1)), "reserved"]
+    assert peers(rules["paused"]) == peers(rules["low"]), "those that it may meet when the agent is gone"
+
+
 def test_gpu_time_is_lent_by_priority_and_else_equally() -> None:
     found = told(bursting("a", 100, 500), bursting("b", 100, 500), bursting("c", 100, 400, priority=1))
     assert [rules.gpus[0].compute_milli for rules in found.values()] == [300, 300, 400]

@@ -180,6 +180,51 @@ def test_a_restarted_agent_never_tells_a_slice_that_it_is_alone(
     second.close()
 
 
+def test_a_slice_with_more_peers_than_its_control_block_names_is_no_obstacle(
+    registry: SliceRegistry, tmp_path: Path, clock: Clock
+) -> None:
+    """No pod beside it is refused, none is kept from being paused, and the next agent starts."""
+    low, reserved = make("low"), [make(f"p{number}", 25) for number in range(layout.MAX_PEERS + 3)]
+    for one in (low, *reserved):
+        registry.put(one)
+    registry.set_override(reserved[0].key, Override(paused=True))
+    successor = SliceRegistry(tmp_path / "slices", Policy(), clock)
+    overrides = {reserved[0].key: Override(paused=True)}
+    assert successor.adopt([low, *reserved], overrides) == []
+    for found in (registry, successor):
+        for one in (low, reserved[0]):
+            sent = orders(found, one)
+            assert (sent.tier, sent.peer_count) == (layout.LOW, layout.MAX_PEERS)
+    successor.close()
+
+
+def test_an_agent_starts_although_the_rules_of_a_slice_cannot_be_written(
+    registry: SliceRegistry, tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    low, bad, high = make("low"), make("bad", priority=3), make("high", priority=5)
+    for one in (low, bad, high):
+        registry.put(one)
+    before, write = orders(registry, bad), ControlBlock.write
+
+    def fails(block: ControlBlock, rules: Rules, **more: Any) -> None:
+        if block.folder == registry.folder(bad.key):
+            raise OSError(errno.EMLINK, os.strerror(errno.EMLINK))
+        write(block, rules, **more)
+
+    monkeypatch.setattr(ControlBlock, "write", fails)
+    successor = SliceRegistry(tmp_path / "slices", Policy(), clock)
+    ((failed, why),) = successor.adopt([low, bad, high])
+    assert (failed, isinstance(why, OSError), successor.not_adopted) == (bad, True, {bad.key})
+    assert bytes(orders(successor, bad)) == bytes(before), "it keeps its last rules"
+    assert [one.key for one in successor.slices] == [low.key, high.key]
+    assert (orders(successor, low).tier, orders(successor, low).peer_count) == (layout.LOW, 1)
+    successor.set_override(low.key, Override(paused=True))
+    assert orders(successor, low).paused, "what comes later does not fail by it"
+    with pytest.raises(KeyError):
+        successor.set_override(bad.key, Override(paused=True))
+    successor.close()
+
+
 def test_a_slice_learns_that_its_peer_is_resumed_before_the_peer_is(
     registry: SliceRegistry, monkeypatch: pytest.MonkeyPatch
 ) -> None:
