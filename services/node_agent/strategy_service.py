@@ -216,7 +216,7 @@ class Strategies:
         why = await self._bursts.make_room_to_resume(ask)
         done = m.SuspendResult(ask, why) if why else await self._suspender.suspend(ask)
         if not done.reason:
-            self._holds.suspended(ask.uid)
+            await self._holds.ordered(ask.uid, ask.suspension)
         await self._limits.refresh()
         action = "resume" if ask.suspension is None else ask.suspension.action
         event = "slices_not_suspended" if done.reason else "slices_suspended"

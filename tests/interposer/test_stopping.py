@@ -409,7 +409,7 @@ async def test_members_of_a_gang_are_held_until_they_are_checkpointed_withdrawn_
         assert (await states(locks, job), registry.override_of((UID, "main"))) == ([RUNNING] * RANKS, NO_OVERRIDE)
         assert await held(60) == [LOCKED] * RANKS
         assert await suspended(suspender) == ""
-        holds.suspended(UID)
+        await holds.ordered(UID, CHECKPOINT)
         await holds.look(asyncio.get_running_loop().time() + 61)
         assert (await states(locks, job), registry.override_of((UID, "main")).paused) == ([CHECKPOINTED] * RANKS, True)
         assert (await suspender.suspend(task(None, CHECKPOINT))).reason == ""

@@ -53,12 +53,15 @@ class Checkpointer:
         self._copied = asyncio.Event()
         """Set once, when a pod is copied. Then there is another."""
 
-    async def checkpoint(self, uid: str, bytes_of: tuple[int, ...], gate: Gate = _OPEN) -> str:
+    async def checkpoint(
+        self, uid: str, bytes_of: tuple[int, ...], gate: Gate = _OPEN, *, has_room: bool = False
+    ) -> str:
         """Moves all GPU memory of the pod to the host. Returns an empty string, or why it failed; then nothing has
         moved: what was on the host before stays there, for other pods may have its place on the GPU.
 
         `bytes_of` holds the bytes that each of its containers has on GPUs. `gate` holds its launches; what it does is
-        for the caller to undo. Raises PartialCheckpoint.
+        for the caller to undo, as are the locks of processes that were locked before. `has_room`: the caller has taken
+        the room (`take_room`); it is given back here in any case. Raises PartialCheckpoint.
         """
         stopped: tuple[int, ...] = ()
         moved: set[int] = set()
@@ -75,7 +78,7 @@ class Checkpointer:
             return _in_states(states, RUNNING, LOCKED)
 
         try:
-            why = await self._take_room(uid, bytes_of)
+            why = "" if has_room else await self.take_room(uid, bytes_of)
             if why:
                 return why
             for _ in range(MAX_ROUNDS):
@@ -94,7 +97,7 @@ class Checkpointer:
         except (LockError, HostMemoryUnknown, OSError, ValueError) as error:
             why = str(error)
         finally:
-            self._give_room(uid)
+            self.give_room(uid)
         if moved and await self.restore(uid, only=moved):
             await self._let_go(stopped)
             raise PartialCheckpoint(why)
@@ -210,16 +213,17 @@ class Checkpointer:
         others = sum(self._copying.values()) - self._copying.get(uid, 0)
         return host_memory.refusal(pod, dict.fromkeys(found, most), sum(bytes_of), self._meminfo(), others)
 
-    async def _take_room(self, uid: str, bytes_of: tuple[int, ...]) -> str:
-        """As `no_room`; keeps the room until `_give_room`. What is on its way to the host may be there already and be
-        counted twice, so a pod is refused only when nothing is."""
-        while (why := await self.no_room(uid, bytes_of)) and self._copying:
+    async def take_room(self, uid: str, bytes_of: tuple[int, ...], *, waits: bool = True) -> str:
+        """As `no_room`; keeps the room until `give_room`. What is on its way to the host may be there already and be
+        counted twice, so a pod that `waits` is refused only when nothing is."""
+        while (why := await self.no_room(uid, bytes_of)) and waits and self._copying:
             await self._copied.wait()
         if not why:
             self._copying[uid] = sum(bytes_of)
         return why
 
-    def _give_room(self, uid: str) -> None:
+    def give_room(self, uid: str) -> None:
+        """Gives back what `take_room` has kept for the pod. Does nothing if it has kept nothing."""
         if self._copying.pop(uid, None) is not None:
             self._copied.set()
             self._copied = asyncio.Event()

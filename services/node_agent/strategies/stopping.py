@@ -99,7 +99,8 @@ class Stopper:
     ) -> tuple[int, ...]:
         """Locks all of these processes, and returns them; those that were locked before stay so.
 
-        Raises NotQuiet or another LockError; then none is locked that was not before.
+        Raises NotQuiet or another LockError, and what `gate` and `processes` raise; then none is locked that was not
+        before.
         """
         why = "it was not tried"
         for attempt in attempts:
@@ -120,7 +121,7 @@ class Stopper:
                     gate.hold()
                     found = await processes()
                     why = await self._lock_all(found, attempt.quiet_s, locked)
-            except (LockError, asyncio.CancelledError):
+            except (LockError, OSError, ValueError, KeyError, asyncio.CancelledError):  # also those of the gate
                 await self.let_go(locked)
                 raise
             if not why:

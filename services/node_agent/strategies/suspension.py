@@ -290,12 +290,14 @@ class Suspender:
             before = [(live, self.registry.override_of((live.uid, live.container))) for live in mine]
             gate = SliceGate(self.registry, self.drivers, before, Suspension(action="checkpoint", plan_id=""))
             bytes_of = tuple(self._bytes(live) for live in mine)
+            stopped: tuple[int, ...] = ()
             try:
-                if await self._checkpointer.no_room(uid, bytes_of):
+                # Once, and before the pod stands still: it does not wait for other pods' copies with all of it locked.
+                if await self._checkpointer.take_room(uid, bytes_of, waits=False):
                     return None
                 gate.hold()
-                await self._checkpointer.stop((uid,), gate)
-                why = await self._checkpointer.checkpoint(uid, bytes_of, gate)
+                stopped = await self._checkpointer.stop((uid,), gate)
+                why = await self._checkpointer.checkpoint(uid, bytes_of, gate, has_room=True)
                 if why or move is None:
                     return why or await self._checkpointer.restore(uid)
                 why = await self._checkpointer.why_immovable(uid) or await self._checkpointer.restore(uid, move)
@@ -311,7 +313,14 @@ class Suspender:
             except (OSError, ValueError) as error:
                 return f"its slices could not be held: {error}"
             finally:
-                gate.as_before()
+                self._checkpointer.give_room(uid)
+                try:
+                    # A checkpoint that fails before its first copy leaves locked what was locked before it. What has
+                    # been unlocked, or is on the host, stays as it is. After an error the worker undoes its locks.
+                    with contextlib.suppress(LockError):
+                        await self._checkpointer.let_go(stopped)
+                finally:
+                    gate.as_before()
 
     def waits_on_host(self, uid: str) -> bool:
         """Whether the pod waits on the host for memory beyond its guarantee: it comes back when there is room."""

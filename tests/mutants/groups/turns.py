@@ -14,6 +14,8 @@ _TESTS = "tests/unit/services/placement/preemption/test_turns.py::"
 _PLANNER = "tests/unit/services/preemptor/turns/test_planner.py::"
 _BOTH = "tests/unit/services/preemptor/test_turns_both_cores.py::"
 _CIRCLE = "tests/unit/shared/queues/test_turns.py::"
+_REHEARSALS = "tests/unit/services/node_agent/strategies/test_suspension_rehearsals.py::"
+_AGENT_HOLDS = "tests/unit/services/node_agent/strategies/test_holds.py::"
 
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
@@ -645,8 +647,56 @@ MUTANTS: tuple[Mutant, ...] = (
         name="failed-hold-undoes-a-suspension",
         what="a hold that fails writes old overrides over a suspension that came meanwhile",
         file="services/node_agent/strategies/holds.py",
-        old='                await self._released(uids)\n                for gate in gates.values():\n                    gate.as_before()\n                return str(error)\n            return ""\n',
-        new='                why = str(error)\n            else:\n                return ""\n        await self._let_go(uids)\n        for gate in gates.values():\n            gate.as_before()\n        return why\n',
+        old='                await self._released(uids)\n                return str(error)\n            until_s = asyncio.get_running_loop().time() + hold_s\n            self._held |= {uid: _Held(pids[uid], gate, until_s) for uid, gate in gates.items()}\n            return ""\n',
+        new='                failed = str(error)\n            else:\n                until_s = asyncio.get_running_loop().time() + hold_s\n                self._held |= {uid: _Held(pids[uid], gate, until_s) for uid, gate in gates.items()}\n                return ""\n        await self._let_go(uids)\n        return failed\n',
         tests=("tests/unit/services/node_agent/strategies/test_holds.py",),
+    ),
+    Mutant(
+        name="failed-rehearsal-stays-locked",
+        what="a rehearsal that fails before its first copy leaves the pod locked by the driver",
+        file="services/node_agent/strategies/suspension.py",
+        old="                        await self._checkpointer.let_go(stopped)\n",
+        new="                        pass\n",
+        tests=(_REHEARSALS + "test_a_rehearsal_that_fails_after_the_pod_was_stopped_lets_it_go_on",),
+    ),
+    Mutant(
+        name="room-asked-for-while-all-is-locked",
+        what="a host that is filled while a pod is being stopped makes its program one that cannot be checkpointed",
+        file="services/node_agent/strategies/checkpointing.py",
+        old='why = "" if has_room else await self.take_room(uid, bytes_of)',
+        new="why = await self.take_room(uid, bytes_of, waits=not has_room)",
+        tests=(_REHEARSALS + "test_a_rehearsal_asks_for_room_once_and_before_the_pod_stands_still",),
+    ),
+    Mutant(
+        name="gate-that-fails-keeps-locks",
+        what="a container that ends while its pod settles leaves the pod's other processes locked",
+        file="services/node_agent/strategies/stopping.py",
+        old="except (LockError, OSError, ValueError, KeyError, asyncio.CancelledError):",
+        new="except (LockError, asyncio.CancelledError):",
+        tests=(_REHEARSALS + "test_a_container_that_ends_while_the_pod_settles_leaves_no_process_locked",),
+    ),
+    Mutant(
+        name="failed-hold-keeps-locks",
+        what="a hold that fails after all were stopped unlocks none of them",
+        file="services/node_agent/strategies/holds.py",
+        old="_Held(stopped, gate, 0.0)",
+        new="_Held((), gate, 0.0)",
+        tests=(_AGENT_HOLDS + "test_a_hold_that_fails_after_all_were_stopped_unlocks_all_of_them",),
+    ),
+    Mutant(
+        name="pause-in-a-hold-keeps-locks",
+        what="a pod that is paused or throttled while it is held stays locked by the driver",
+        file="services/node_agent/strategies/holds.py",
+        old="if held is not None and not goes_to_host(suspension):",
+        new="if False:",
+        tests=(_AGENT_HOLDS + "test_an_order_ends_the_hold_of_a_pod_and_what_it_has_changed_stays",),
+    ),
+    Mutant(
+        name="ended-hold-undoes-an-order",
+        what="a hold that ends writes the override from before it over that of a later order",
+        file="services/node_agent/strategies/holds.py",
+        old="            self._held[uid] = msgspec.structs.replace(held, gate=None)\n",
+        new="            self._held[uid] = held\n",
+        tests=(_AGENT_HOLDS + "test_a_hold_of_which_the_time_is_over_during_an_order_does_not_undo_it",),
     ),
 )
