@@ -4,7 +4,7 @@ The daemon outlives the agent, because containers use it. On the host it has a f
 - `pipe`, which containers get as the pipe directory. It stays the same while the daemon is started again.
 - `shm`, a tmpfs that daemon and containers have as /dev/shm, as in NVIDIA's device plugin and DRA driver
   (k8s-device-plugin, cmd/mps-control-daemon/mount; k8s-dra-driver-gpu, cmd/gpu-kubelet-plugin/sharing.go).
-- `log`, which no container gets.
+- `log`, which no container gets. The daemon writes there whatever it is asked, every two seconds by the agent alone.
 
 All commands run as processes with a time limit. An agent in a container runs them in the host's mount namespace: there
 the program finds the libraries of the driver, and what it leaves does not go with the agent's container.
@@ -22,6 +22,7 @@ from pathlib import Path
 
 import msgspec
 
+from services.node_agent import log_files
 from services.node_agent.cdi.host import Host
 from services.node_agent.messages import SliceNotReady
 from services.node_agent.mps.plan import Seen, Server
@@ -188,6 +189,11 @@ class Daemon:
         except MpsError:
             return Seen(control=control, servers=left, answers=False)
         return Seen(control=control, servers=tuple(servers))
+
+    async def shorten_logs(self) -> None:
+        """Cuts the logs of the daemon and its servers: nothing else does, as long as a slice is there. Raises
+        OSError."""
+        await asyncio.to_thread(log_files.shorten_all, self._log)
 
     async def clients(self) -> frozenset[int]:
         """The PIDs of the clients of its servers. Raises MpsError."""

@@ -209,6 +209,7 @@ class MpsSupervisor:
             if self.offer() != before:
                 await say()
             await self._whole(self._look())
+            await self._shorten_logs()
             self._report()
             await asyncio.sleep(ROUND_S)
 
@@ -245,6 +246,16 @@ class MpsSupervisor:
         async with asyncio.TaskGroup() as group:
             for uuid in {uuid for one in self._concurrent() for uuid in one.gpus} | self._memories.keys():
                 group.create_task(look(uuid))
+
+    async def _shorten_logs(self) -> None:
+        """The daemons write each question down, and these are many."""
+        for daemon in [self._daemon(uuid) for uuid in self._memories]:
+            try:
+                await daemon.shorten_logs()
+            except OSError as error:
+                self._ctx.log.warning(
+                    "mps_log_not_cut", gpu=daemon.uuid, error=str(error), effect="it may fill run_dir"
+                )
 
     def _needs(self, uuid: str) -> bool:
         """Whether a GPU's daemon must run. A slice that was refused because of others is handed over all the same."""

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import msgspec
 
+from services.node_agent import log_files
 from services.node_agent.cdi.spec import Mount
 from services.node_agent.processes.own_cgroup import JOIN, OwnCgroup
 from services.node_agent.remote.slices import slice_secret
@@ -22,8 +23,6 @@ PRELOAD = "ld.so.preload"
 CONTAINER_LIBRARY = "/run/kerf/libkerf-remote.so"
 LOG, SECRET = "log", "secret"
 TAIL_BYTES = 400
-LOG_BYTES, LOG_KEPT_BYTES = 1 << 20, 1 << 16
-"""A log that is longer is cut to its end: a program writes at most 100 lines a minute, but for as long as it runs."""
 LOOK_S = 0.02
 _SERVE = f'{JOIN}; shift; cd "$1" && shift && exec "$@" </dev/null >>{LOG} 2>&1'
 """Shell: the cgroups, the folder, the command."""
@@ -155,16 +154,9 @@ def put_secret(folder: Path, key: bytes) -> None:
 
 
 def shorten_logs(folder: Path) -> None:
-    """Cuts the logs of the programs below, which write at a file's end wherever that is. Raises OSError."""
+    """Cuts the logs of the programs below. One writes at most 100 lines a minute. Raises OSError."""
     for log in (*folder.glob(f"*/{LOG}"), *folder.glob(f"*/*/{LOG}")):
-        with contextlib.suppress(FileNotFoundError), log.open("r+b") as file:  # its program has ended meanwhile
-            length = file.seek(0, os.SEEK_END)
-            if length > LOG_BYTES:
-                file.seek(length - LOG_KEPT_BYTES)
-                kept = file.read().partition(b"\n")[2]
-                file.seek(0)
-                file.write(kept)
-                file.truncate()
+        log_files.shorten(log)
 
 
 def install_client(build: Path, library_dir: Path) -> Path:

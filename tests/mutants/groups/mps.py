@@ -8,6 +8,7 @@ DRIVER = "services/node_agent/strategies/mps.py"
 TESTS = "tests/unit/services/node_agent"
 CORE = f"{TESTS}/mps/test_plan.py"
 HOST = f"{TESTS}/mps/test_daemon.py"
+ROUNDS = f"{TESTS}/mps/test_supervisor.py"
 REAL = "tests/contract/enforcement/test_mps.py"
 
 MUTANTS = [
@@ -188,5 +189,13 @@ MUTANTS = [
         old=" = defaultdict(asyncio.Lock)",
         new=" = defaultdict(lambda one=asyncio.Lock(): one)",
         tests=(f"{REAL}::test_a_gpu_whose_server_hangs_keeps_no_slice_from_another_gpu",),
+    ),
+    Mutant(
+        name="mps-logs-grow-for-ever",
+        what="the log of a daemon fills /run by the agent's questions",
+        file=SUPERVISOR,
+        old="            await self._shorten_logs()\n",
+        new="",
+        tests=(f"{ROUNDS}::test_each_round_cuts_the_logs_of_the_daemons",),
     ),
 ]

@@ -120,9 +120,9 @@ MUTANTS = [
     Mutant(
         name="logs-grow-for-ever",
         what="the log of a proxy or a server fills /run",
-        file="services/node_agent/remote/programs.py",
-        old="            if length > LOG_BYTES:\n",
-        new="            if False:\n",
+        file="services/node_agent/log_files.py",
+        old=" or min(found.st_size, found.st_blocks * 512) <= LOG_BYTES:",
+        new=" or True:",
         tests=(_UNIT + "test_programs.py::test_a_log_that_grows_for_long_is_cut_to_its_last_lines",),
     ),
     Mutant(

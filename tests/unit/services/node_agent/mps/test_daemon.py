@@ -8,7 +8,8 @@ import pytest
 
 from services.node_agent.cdi.host import Host
 from services.node_agent.config import Config
-from services.node_agent.mps.daemon import Process, find, tools_of
+from services.node_agent.log_files import LOG_BYTES, LOG_KEPT_BYTES
+from services.node_agent.mps.daemon import Daemon, Process, Tools, find, tools_of
 
 PIPE = Path("/run/kerf/mps/GPU-1/pipe")
 POD = "1:name=systemd:/kubepods/burstable/pod0a1b2c3d-0000-4000-8000-000000000000/" + "f" * 64
@@ -61,3 +62,14 @@ def test_an_agent_in_a_container_runs_the_hosts_program_in_the_hosts_mount_names
 )
 def test_the_operator_names_the_nodes_that_share_by_mps(patterns: tuple[str, ...], shared: bool) -> None:
     assert Config(node="gpu-a-7", mps_nodes=patterns).mps is shared
+
+
+async def test_the_logs_of_a_daemon_are_cut(tmp_path: Path) -> None:
+    """It writes down each question of the agent's, of which there are many in every round."""
+    daemon = Daemon("GPU-1", tmp_path / "GPU-1", Tools(program=""))
+    await daemon.shorten_logs()
+    log = tmp_path / "GPU-1" / "log" / "control.log"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"[2026-01-01 00:00:00.000 Control 1] Accepting connection...\n" * (LOG_BYTES // 40))
+    await daemon.shorten_logs()
+    assert log.stat().st_size <= LOG_KEPT_BYTES

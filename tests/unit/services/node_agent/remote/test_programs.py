@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from services.node_agent.remote.programs import LOG_BYTES, LOG_KEPT_BYTES, mounted, shorten_logs
+from services.node_agent.log_files import LOG_BYTES, LOG_KEPT_BYTES
+from services.node_agent.remote.programs import mounted, shorten_logs
 
 
 def test_a_log_that_grows_for_long_is_cut_to_its_last_lines(tmp_path: Path) -> None:
