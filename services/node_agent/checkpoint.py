@@ -40,13 +40,15 @@ class CheckpointFile:
         write_durably(self.path, state.write(checkpoint))
 
 
-def write_durably(path: Path, content: bytes) -> None:
-    """Replaces a file; the new content is durable when this returns. Raises OSError; then the old content still
-    stands."""
+def write_durably(path: Path, content: bytes, mode: int | None = None) -> None:
+    """Replaces a file; the new content is durable when this returns. `mode`: its permissions; None: as the process
+    makes files. Raises OSError; then the old content still stands."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f"{path.name}.new")
     with temporary.open("wb") as file:
         file.write(content)
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         file.flush()
         os.fsync(file.fileno())
     temporary.replace(path)

@@ -12,7 +12,7 @@ from services.node_agent import adoption
 from services.node_agent import messages as m
 from services.node_agent.bursts import Bursts
 from services.node_agent.canary.proofs import ProofManager
-from services.node_agent.canary.run import LIBRARY, canary_of
+from services.node_agent.canary.run import canary_of
 from services.node_agent.cdi import driver_files
 from services.node_agent.cdi.spec import ContainerEdits
 from services.node_agent.config import Config
@@ -27,13 +27,12 @@ from services.node_agent.publisher import Publisher
 from services.node_agent.rehearser import Rehearser
 from services.node_agent.slice_resizer import SliceResizer, as_it_is_now
 from services.node_agent.slice_watch import SliceWatch
-from services.node_agent.strategies.base import NodeTools
 from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.drivers import make_drivers
 from services.node_agent.strategies.gpu_locks import GpuLocks
 from services.node_agent.strategies.holds import Holds
 from services.node_agent.strategies.hooks import Hooks
-from services.node_agent.strategies.install import install
+from services.node_agent.strategies.install import Installation
 from services.node_agent.strategies.interposer import Interposer
 from services.node_agent.strategies.lock_pool import LockPool
 from services.node_agent.strategies.locks import LockError
@@ -68,10 +67,10 @@ class Strategies:
     ) -> None:
         """`tell` passes an input to the core. `clock` returns nanoseconds of CLOCK_MONOTONIC."""
         self._ctx, self._config, self._agent, self._clock = ctx, config, agent, clock
-        self._build, run = Path(config.interposer_dir), Path(config.run_dir)
+        build, run = Path(config.interposer_dir), Path(config.run_dir)
         proof_file = Path(config.checkpoint_file).with_name("canary.json")
         canary = partial(canary_of, config, devices, clock, self.libcuda)
-        self._keeper = ProofManager(ctx, proof_file, self._build, canary, context_mib=config.context_mib)
+        self._keeper = ProofManager(ctx, proof_file, build, canary, context_mib=config.context_mib)
         self.measured = self._keeper.bandwidth.told
         policy = Policy(
             period_us=config.period_ms * 1000,
@@ -81,8 +80,8 @@ class Strategies:
         )
         files = SliceFiles(run / "slices", enabled=config.mount_slices)
         self._registry = SliceRegistry(files.folder, policy, clock, self._costs, files)
-        library = Path(config.library_dir) / self._keeper.library / LIBRARY
-        tools = NodeTools(registry=self._registry, library=library, offer=self._keeper.offer, clock=clock)
+        self._installed = Installation(ctx, build, Path(config.library_dir), self._keeper.library)
+        tools = self._installed.tools(self._registry, offer=self._keeper.offer, clock=clock)
         self._mps = supervisor_of(ctx, config, agent, self._keeper, canary=canary, publisher=publisher)
         tools = tools if self._mps is None else self._mps.equip(tools)
         self._drivers = make_drivers(tools)
@@ -147,13 +146,7 @@ class Strategies:
     async def start(self, say: Callable[[], Awaitable[None]]) -> None:
         """Takes over the running slices and starts the background tasks. `say` publishes what the node offers now."""
         self._police.thaw()
-        if self._keeper.library:
-            try:
-                install(self._build, Path(self._config.library_dir), self._keeper.library)
-            except OSError as error:
-                self._ctx.log.error(
-                    "interposer_not_installed", error=str(error), effect="slices that need it will not start"
-                )
+        await self._installed.install()
         self._adopt()
         if self._mps is not None:
             await self._mps.start()
@@ -196,6 +189,8 @@ class Strategies:
         driver = self._drivers.get(order.share.strategy)
         if driver is None:
             return ContainerEdits()
+        if order.share.strategy in self._with_block:
+            await self._installed.install()  # where the last attempt has failed
         slice_ = slice_of(order.uid, order.container, order.share, grant, self._config.node)
         await self._bursts.make_room_to_start(slice_)
         slice_, suspension = as_it_is_now(self._agent, order, slice_, grant)

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import hashlib
 import os
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from services.node_agent.cdi.spec import Mount
 from services.node_agent.processes.own_cgroup import JOIN, OwnCgroup
 from services.node_agent.remote.slices import slice_secret
 from services.node_agent.strategies import selinux
+from services.node_agent.strategies.install import renew
 
 SERVER, PROXY, CLIENT = "server", "proxy", "libcuda.so.1"
 PRELOAD = "ld.so.preload"
@@ -162,15 +162,11 @@ def shorten_logs(folder: Path) -> None:
 def install_client(build: Path, library_dir: Path) -> Path:
     """Copies the client's library to where containers get it from; a new build has a new folder, so that running
     containers keep theirs. Returns the folder. Raises OSError."""
-    digest = hashlib.sha256((build / CLIENT).read_bytes()).hexdigest()[:16]
+    content = (build / CLIENT).read_bytes()
+    digest = hashlib.sha256(content).hexdigest()[:16]
     at = library_dir / f"remote-{digest}"
-    at.mkdir(parents=True, exist_ok=True)
-    if not (at / CLIENT).exists():
-        beside = at / f"{CLIENT}.new"
-        shutil.copyfile(build / CLIENT, beside)
-        beside.chmod(0o755)
-        beside.replace(at / CLIENT)
-    (at / PRELOAD).write_text(f"{CONTAINER_LIBRARY}\n")
+    renew(at / CLIENT, content, 0o755)
+    renew(at / PRELOAD, f"{CONTAINER_LIBRARY}\n".encode(), 0o644)
     selinux.label(at / CLIENT, at / PRELOAD)
     return at
 

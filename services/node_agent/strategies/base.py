@@ -79,6 +79,8 @@ class NodeTools(msgspec.Struct, frozen=True, kw_only=True):
     """The slices that have a control block."""
     library: Path
     """The interposer's path on the host, beside its `ld.so.preload`."""
+    not_installed: Callable[[], str] = lambda: ""
+    """Returns why containers cannot get the interposer; empty if they can."""
     offer: Callable[[], Offer]
     """Returns the canary's result."""
     clock: Callable[[], int]
@@ -109,7 +111,8 @@ class Driver(Protocol):
         """
 
     def edits(self, slice_: Slice) -> ContainerEdits:
-        """Returns what the container gets besides its GPU. The slice must be prepared."""
+        """Returns what the container gets besides its GPU. The slice must be prepared. If it raises OSError or
+        ValueError, the container must not start."""
 
     def adjust(self, key: Key, override: Override) -> None:
         """Changes a running slice at once, within its grant.

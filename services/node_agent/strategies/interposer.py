@@ -6,6 +6,7 @@ It also makes CUDA and NVML report the slice's memory instead of the GPU's. The 
 from __future__ import annotations
 
 from services.node_agent.cdi.spec import ContainerEdits, Mount
+from services.node_agent.messages import SliceNotReady
 from services.node_agent.strategies.base import NodeTools, Observed, Offer
 from services.node_agent.strategies.control_block import FILE_NAMES, PEERS, GpuReading, Reading
 from services.node_agent.strategies.rules import Override
@@ -20,9 +21,15 @@ PRELOAD = "ld.so.preload"
 _BIND = ("bind", "nosuid", "nodev")
 
 
+class NotInstalled(SliceNotReady):
+    """The library is not on the host as it should be. The text says why."""
+
+    code = "interposer-not-ready"
+
+
 class Interposer:
     def __init__(self, strategy: Strategy, tools: NodeTools) -> None:  # noqa: ARG002 - as base.Driver
-        self._registry, self._library = tools.registry, tools.library
+        self._registry, self._library, self._not_installed = tools.registry, tools.library, tools.not_installed
         self._offer, self._clock = tools.offer, tools.clock
         self._last: dict[Key, tuple[int, Reading]] = {}
 
@@ -36,8 +43,13 @@ class Interposer:
         """Returns the mounts of the library and the control block.
 
         The library is loaded by `/etc/ld.so.preload` and not by LD_PRELOAD, because a process can unset an environment
-        variable, and sudo does not pass it on.
+        variable, and sudo does not pass it on. Raises NotInstalled: with a library or a list that is empty, or not
+        there, the linker would start the container's programs without any limit.
         """
+        if why := self._not_installed():
+            raise NotInstalled(
+                f"the interposer is not installed on this node, and without it nothing is limited: {why}"
+            )
         folder = self._registry.folder(slice_.key)
         files = tuple(
             Mount(

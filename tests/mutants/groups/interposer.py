@@ -1,7 +1,11 @@
-"""Mutants of the interposer's memory account. The tests compile the sources of their own tree."""
+"""Mutants of the interposer: its memory account, whose tests compile the sources of their own tree, and its files on
+the host."""
 
 from tests.mutants.mutant import Mutant
 
+INSTALL = "services/node_agent/strategies/install.py"
+INSTALLED = "tests/unit/services/node_agent/strategies/test_install.py"
+DRIVERS = "tests/unit/services/node_agent/strategies/test_base.py"
 MEMORY = "native/interposer/memory.c"
 ACCOUNT = "native/interposer/account.c"
 GRAPHS = "tests/interposer/test_graphs.py"
@@ -266,5 +270,40 @@ MUTANTS = [
         tests=(
             "tests/interposer/test_share.py::test_a_launch_on_several_gpus_at_once_is_refused_where_time_is_shared",
         ),
+    ),
+    Mutant(
+        name="library-by-its-name",
+        what="a library that a power loss has left empty is taken for installed",
+        file=INSTALL,
+        old="        if path.read_bytes() == content:\n",
+        new="        if path.exists():\n",
+        tests=(f"{INSTALLED}::test_what_a_power_loss_has_left_is_replaced",),
+    ),
+    Mutant(
+        name="library-written-anew",
+        what="the files that running containers have mounted are replaced at every start of the agent",
+        file=INSTALL,
+        old="        if path.read_bytes() == content:\n",
+        new="        if False:\n",
+        tests=(f"{INSTALLED}::test_what_is_right_is_not_touched",),
+    ),
+    Mutant(
+        name="library-written-in-place",
+        what="running containers have an empty list of libraries while it is written, and for good if that fails",
+        file=INSTALL,
+        old="    write_durably(path, content, mode)\n",
+        new="    path.parent.mkdir(parents=True, exist_ok=True)\n    path.write_bytes(content)\n    path.chmod(mode)\n",
+        tests=(
+            f"{INSTALLED}::test_a_file_that_is_replaced_stays_as_it_was_for_containers_that_have_it_mounted",
+            f"{INSTALLED}::test_files_are_on_the_disk_before_they_have_their_names",
+        ),
+    ),
+    Mutant(
+        name="slices-without-library",
+        what="a container starts without any limit where the interposer could not be installed",
+        file="services/node_agent/strategies/interposer.py",
+        old="        if why := self._not_installed():\n",
+        new="        if False:\n",
+        tests=(f"{DRIVERS}::test_no_container_starts_on_an_interposer_that_is_not_installed",),
     ),
 ]

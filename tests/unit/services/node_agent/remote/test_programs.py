@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from services.node_agent.log_files import LOG_BYTES, LOG_KEPT_BYTES
-from services.node_agent.remote.programs import mounted, shorten_logs
+from services.node_agent.remote.programs import install_client, mounted, shorten_logs
 
 
 def test_a_log_that_grows_for_long_is_cut_to_its_last_lines(tmp_path: Path) -> None:
@@ -41,3 +41,15 @@ def test_of_the_host_a_server_sees_the_folder_of_the_driver_alone() -> None:
     assert words[-4:-1] == ("/host", "/host/run/nvidia/driver/usr/lib", "0")
     assert mounted((), "/run/kerf", ("server",), (), host, "/opt/libcuda.so.1")[-4:-1] == ("/host", "", "0")
     assert mounted((), "/run/kerf", ("server",), (), Path("/"), library)[-4:-1] == ("", "", "0")
+
+
+def test_the_library_of_running_containers_is_replaced_only_where_it_is_damaged(tmp_path: Path) -> None:
+    """They have these files mounted, and each start of another container installs again."""
+    (tmp_path / "libcuda.so.1").write_bytes(b"the library")
+    folder = install_client(tmp_path, tmp_path / "host")
+    library, preload = folder / "libcuda.so.1", folder / "ld.so.preload"
+    library.write_bytes(b"")
+    before = preload.stat()
+    assert install_client(tmp_path, tmp_path / "host") == folder
+    assert (library.read_bytes(), library.stat().st_mode & 0o777) == (b"the library", 0o755)
+    assert (preload.stat().st_ino, preload.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from services.node_agent.messages import SliceNotReady
 from services.node_agent.strategies import layout
 from services.node_agent.strategies.advisory import Advisory
 from services.node_agent.strategies.base import NodeTools, Offer, Unadjustable
@@ -95,6 +96,22 @@ def test_each_strategy_with_a_driver_gets_the_one_that_it_names(registry: SliceR
         "mps": Mps,
         "advisory": Advisory,
     }
+
+
+@pytest.mark.parametrize("name", ["interposer", "time_slice", "policed", "mps"])
+def test_no_container_starts_on_an_interposer_that_is_not_installed(
+    registry: SliceRegistry, clock: Clock, name: str
+) -> None:
+    """The linker would only warn, and nothing would hold the container."""
+    why = ["No space left on device"]
+    kit = msgspec.structs.replace(tools(registry, clock), not_installed=lambda: why[0])
+    driver = make_drivers(kit)[name]
+    slice_ = msgspec.structs.replace(SLICE, strategy=name)
+    driver.prepare(slice_)
+    with pytest.raises(SliceNotReady, match=r"not installed on this node, .*: No space left"):
+        driver.edits(slice_)
+    why[0] = ""
+    assert "/etc/ld.so.preload" in {mount.container_path for mount in driver.edits(slice_).mounts}
 
 
 def mps_slice(compute_milli: int, *more: Part) -> Slice:
