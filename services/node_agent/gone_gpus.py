@@ -10,6 +10,8 @@ from services.node_agent import gate, moving
 from services.node_agent.gpu_state.node_gpus import NodeGpus
 from services.node_agent.grant_store import GrantStore
 from services.node_agent.state import KnownGrant
+from shared.model.gpu import Gpu
+from shared.model.grant import GpuShare
 
 AFTER_S = 600.0
 """A GPU that is being reset or found late, and a layout that is made after a boot, is there sooner."""
@@ -28,12 +30,21 @@ class GoneGpus:
         self._node, self._store, self._gpus = node, store, gpus
         self._since: dict[str, float] = {}
         """By grant."""
+        self._boot_id = ""
+        self._had: set[str] = set()
+        """The UUIDs of the MIG instances that were offered in this boot: their layout is made."""
 
     def due(self, now: float) -> list[tuple[KnownGrant, str]]:
         """The grants that are to be given back for good now, each with the reason."""
+        self._note_instances()
         gone = {known.grant_id: (known, why) for known in self._store.known if (why := self._why(known))}
         self._since = {grant_id: self._since.get(grant_id, now) for grant_id in gone}
         return [gone[grant_id] for grant_id, since in self._since.items() if now - since >= AFTER_S]
+
+    def _note_instances(self) -> None:
+        if self._boot_id != self._gpus.boot_id:
+            self._boot_id, self._had = self._gpus.boot_id, set()
+        self._had.update(one.uuid for gpu in self._gpus.by_uuid.values() for one in gpu.mig_instances if one.uuid)
 
     def _why(self, known: KnownGrant) -> str:
         """Why nothing can start by this grant again; empty if something may, or may still run."""
@@ -46,7 +57,11 @@ class GoneGpus:
             for share in part.gpus:
                 gpu = gpus.get(share.uuid)
                 code, _ = (share.node == self._node and gate.refusal(share, gpu, {}, {})) or ("", "")
-                without_layout = gpu is not None and code == "mig-instance-gone" and not gpu.mig_instances
-                if code in REASONS and not without_layout:  # its layout may not have been made, or proven, yet
+                if code in REASONS and not (code == "mig-instance-gone" and self._may_be_made_yet(share, gpu)):
                     return REASONS[code].format(share.uuid)
         return ""
+
+    def _may_be_made_yet(self, share: GpuShare, gpu: Gpu | None) -> bool:
+        """Whether the layout of a GPU without instances may not have been made, or proven, since the boot. One whose
+        instance was there has been: it is gone like one beside others, as where all of them were the agent's own."""
+        return gpu is not None and not gpu.mig_instances and (share.mig is None or share.mig.uuid not in self._had)

@@ -5,6 +5,10 @@ the place any more: before another pod gets the place. The record is written fir
 instances after any crash. It never destroys one of others, and none that a process uses. A GPU offers instances on
 demand only after one was made and destroyed there under this driver, and only if the driver's profiles are those that
 placement plans with.
+
+Where the layout was on demand before it became fixed, instances of the agent's are left. A pod keeps its own until its
+containers have ended, and then it is destroyed: it is offered for as long as it is held, because its holder may start
+again, and not a moment longer.
 """
 
 from __future__ import annotations
@@ -27,6 +31,7 @@ from services.node_agent.nvml_calls import text
 from services.node_agent.worker import Hung, Worker
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import GpuShare
+from shared.model.mig import MigInstance
 from shared.service import Context
 
 T = TypeVar("T")
@@ -60,6 +65,8 @@ class MigInstances:
         self._one, self._one_reader = asyncio.Lock(), asyncio.Lock()
         self._work: set[asyncio.Task[Ids]] = set()
         self._wake = asyncio.Event()
+        self._unheld = frozenset(self._not_held())
+        """The agent's instances that were not held when that was last looked at: `describe` runs in another thread."""
         self._not_destroyed: dict[Own, str] = {}
         self._unproven: dict[str, str] = {}
         """By GPU UUID: why it offers no instances on demand."""
@@ -85,8 +92,13 @@ class MigInstances:
 
     def describe(self, gpu: Gpu, handle: Any) -> Gpu:
         """Returns the GPU with the instances that it offers. Blocks; raises pynvml.NVMLError."""
-        if not self.on_demand or not gpu.mig_enabled:
+        if not gpu.mig_enabled:
             return gpu
+        if not self.on_demand:
+            ending = {one.place for one in self._unheld}
+            return msgspec.structs.replace(
+                gpu, mig_instances=tuple(one for one in gpu.mig_instances if _place(gpu, one) not in ending)
+            )
         nothing = msgspec.structs.replace(gpu, mig_instances=())
         if self._record.proven.get(gpu.uuid) != text(pynvml.nvmlSystemGetDriverVersion()):
             return nothing
@@ -111,8 +123,14 @@ class MigInstances:
             if place is None or share.mig is None:
                 continue
             uuid = share.mig.uuid
-            found[place] = await (self._read(uuid) if uuid else self._made(uid, place))
+            found[place] = await (self._found(uuid, place) if uuid else self._made(uid, place))
         return found
+
+    async def _found(self, uuid: str, place: Place) -> Ids:
+        if all(one.place != place for one in self._record.own):
+            return await self._read(uuid)
+        async with self._one:  # it may just be destroyed; later it is not, for the share was handed over before
+            return await self._read(uuid)
 
     async def _read(self, uuid: str) -> Ids:
         async with self._one_reader:
@@ -180,10 +198,10 @@ class MigInstances:
         return numbered
 
     async def _destroy_unheld(self) -> None:
-        """Destroys the agent's instances that no container of their pod holds. One that fails is tried again later, and
-        its slices are not offered until then."""
-        held = {(uid, place_of(share)) for uid, share in self._held()}
-        unheld = [one for one in self._record.own if (one.holder, one.place) not in held]
+        """Destroys the agent's instances that are not held. One that fails is tried again later, and its slices are not
+        offered until then."""
+        unheld = self._not_held()
+        self._unheld = frozenset(unheld)
         self._not_destroyed = {one: why for one, why in self._not_destroyed.items() if one in unheld}
         for one in unheld:
             try:
@@ -196,6 +214,14 @@ class MigInstances:
                 self._not_destroyed[one] = str(error)
                 continue
             self._not_destroyed.pop(one, None)
+
+    def _not_held(self) -> list[Own]:
+        """The agent's instances that no container of their pod holds, and no container of another pod either: one whose
+        grant names an instance by its UUID was given that one, and no place for one, while the layout was fixed."""
+        shares = list(self._held())
+        held = {(uid, place_of(share)) for uid, share in shares}
+        named = {place_of(share) for _, share in shares if share.mig is not None and share.mig.uuid}
+        return [one for one in self._record.own if (one.holder, one.place) not in held and one.place not in named]
 
     async def _prove(self, gpu: Gpu, driver: str) -> str:
         """Makes and destroys an instance on a GPU in MIG mode. Returns why it must offer none; empty if it may."""
@@ -242,9 +268,9 @@ class MigInstances:
                 await asyncio.wait_for(self._wake.wait(), TRY_AGAIN_S)
             self._wake.clear()
 
-    def _state(self) -> tuple[dict[str, str], frozenset[Own]]:
-        """What the inventory depends on."""
-        return self._record.proven, frozenset(self._not_destroyed)
+    def _state(self) -> tuple[dict[str, str], frozenset[Own], tuple[Own, ...]]:
+        """What the inventory depends on. On demand the agent's own instances are in none."""
+        return self._record.proven, frozenset(self._not_destroyed), () if self.on_demand else self._record.own
 
     async def _prove_all(self) -> None:
         inventory, now = self._inventory(), time.monotonic()
@@ -302,6 +328,10 @@ class MigInstances:
             key = (one.place.gpu, one.place.profile)
             counts[key] = counts.get(key, 0.0) + 1
         return counts
+
+
+def _place(gpu: Gpu, instance: MigInstance) -> Place:
+    return Place(gpu=gpu.uuid, profile=instance.profile, start=instance.start)
 
 
 def _ids_of(uuid: str) -> Ids:

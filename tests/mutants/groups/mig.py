@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 INSTANCES, CALLS = "services/node_agent/mig/instances.py", "services/node_agent/mig/nvml.py"
 CONTRACT = ("tests/contract/test_mig_on_demand.py",)
+LEFT = "tests/unit/services/node_agent/mig/test_instances.py"
 REAL_CALLS = ("tests/unit/services/node_agent/mig/test_nvml.py",)
 
 MUTANTS = (
@@ -54,8 +55,8 @@ MUTANTS = (
         name="mig-destroys-held",
         what="instances of running containers are destroyed",
         file=INSTANCES,
-        old="unheld = [one for one in self._record.own if (one.holder, one.place) not in held]",
-        new="unheld = list(self._record.own)",
+        old="        unheld = self._not_held()\n",
+        new="        unheld = list(self._record.own)\n",
         tests=CONTRACT,
     ),
     Mutant(
@@ -89,5 +90,37 @@ MUTANTS = (
         old="    if mine is not None:\n",
         new="    if False:\n",
         tests=REAL_CALLS,
+    ),
+    Mutant(
+        name="mig-left-is-offered",
+        what="an instance that ends with its pod is offered as an administrator's when the layout is fixed again",
+        file=INSTANCES,
+        old="ending = {one.place for one in self._unheld}",
+        new="ending = set[Place]()",
+        tests=(f"{LEFT}::test_one_that_is_not_held_is_not_offered_before_it_is_destroyed",),
+    ),
+    Mutant(
+        name="mig-destroyed-under-another-pod",
+        what="an instance that another pod was given by its UUID is destroyed when its first pod has ended",
+        file=INSTANCES,
+        old=" and one.place not in named]",
+        new="]",
+        tests=(f"{LEFT}::test_one_that_another_pod_was_given_by_its_uuid_is_not_destroyed_under_that_pod",),
+    ),
+    Mutant(
+        name="mig-read-while-destroyed",
+        what="a container gets the ids of an instance that is just being destroyed",
+        file=INSTANCES,
+        old="        if all(one.place != place for one in self._record.own):\n            return await self._read(uuid)\n",
+        new="        if True:\n            return await self._read(uuid)\n",
+        tests=(f"{LEFT}::test_a_container_that_starts_while_its_instance_is_destroyed_is_refused",),
+    ),
+    Mutant(
+        name="mig-gone-is-reported-late",
+        what="an instance that was destroyed stays in the inventory until that is read the next time",
+        file=INSTANCES,
+        old="() if self.on_demand else self._record.own\n",
+        new="()\n",
+        tests=(f"{LEFT}::test_an_instance_that_is_left_is_offered_for_as_long_as_its_pod_holds_it",),
     ),
 )

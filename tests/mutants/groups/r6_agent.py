@@ -675,6 +675,14 @@ MUTANTS = [
         tests=(f"{GONE}::test_a_grant_on_a_gpu_that_a_boot_has_not_brought_back_is_given_back_for_good",),
     ),
     Mutant(
+        name="gone-instances-may-come-for-ever",
+        what="a pod waits for ever for a MIG instance that was destroyed, where no other one is left on its GPU",
+        file=GONE_GPUS,
+        old=" and (share.mig is None or share.mig.uuid not in self._had)",
+        new="",
+        tests=(f"{GONE}::test_an_instance_that_was_there_in_this_boot_is_gone_also_where_no_other_is_left",),
+    ),
+    Mutant(
         name="gone-gpus-are-not-waited-for",
         what="a GPU that is found late after a boot loses its pods",
         file=GONE_GPUS,
@@ -728,7 +736,7 @@ MUTANTS = [
         name="a-layout-that-is-not-made-yet-is-gone",
         what="pods lose their grants because no MIG instance is known yet",
         file=GONE_GPUS,
-        old="code in REASONS and not without_layout",
+        old='code in REASONS and not (code == "mig-instance-gone" and self._may_be_made_yet(share, gpu))',
         new="code in REASONS",
         tests=(f"{GONE}::test_what_no_waiting_ends_is_given_back",),
     ),

@@ -103,6 +103,24 @@ def test_what_no_waiting_ends_is_given_back(gpu: dict[str, Any], share: GpuShare
     assert said == ([why] if why else [])
 
 
+def test_an_instance_that_was_there_in_this_boot_is_gone_also_where_no_other_is_left() -> None:
+    """As where all instances of a GPU were the agent's, which end with their pods when the layout is fixed again."""
+    without = inventory(mig_enabled=True)
+    core = agent(inventory(mig_enabled=True, mig_instances=(MIG,)), m.GrantReceived(on_mig(SHARE)))
+    core.handle(m.Tick(), 0.0)
+    core.handle(without, 1.0)
+    core.handle(m.Tick(), 1.0)
+    assert released(core.handle(m.Tick(), AFTER_S)) == []
+    assert released(core.handle(m.Tick(), AFTER_S + 1.0)) == ["g-a"]
+
+
+def test_an_instance_of_an_earlier_boot_may_not_have_been_made_yet() -> None:
+    core = agent(inventory(mig_enabled=True, mig_instances=(MIG,)), m.GrantReceived(on_mig(SHARE)))
+    core.handle(m.Tick(), 0.0)
+    core.handle(inventory("boot-2", mig_enabled=True), 0.0)
+    assert given_back(core) == []
+
+
 @pytest.mark.parametrize(
     "change",
     [{"unbound": True}, {"remote": RemoteEnd(role="client", peer="n2", address="n2:1")}],
