@@ -1,7 +1,9 @@
 """One GPU's MPS control daemon: started, asked and ended by NVIDIA's `nvidia-cuda-mps-control`.
 
 The daemon outlives the agent, because containers use it. On the host it has a folder with
-- `pipe`, which containers get as the pipe directory. It stays the same while the daemon is started again.
+- `pipe`, which containers get as the pipe directory, and can write in, as their clients do: a small tmpfs in which no
+  symbolic link is followed, so that none fills the host's /run or leads the daemon, which is root, to other files. It
+  stays the same while the daemon is started again.
 - `shm`, a tmpfs that daemon and containers have as /dev/shm, as in NVIDIA's device plugin and DRA driver
   (k8s-device-plugin, cmd/mps-control-daemon/mount; k8s-dra-driver-gpu, cmd/gpu-kubelet-plugin/sharing.go).
 - `log`, which no container gets. The daemon writes there whatever it is asked, every two seconds by the agent alone.
@@ -17,10 +19,12 @@ import contextlib
 import os
 import shutil
 import signal
+import stat
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import structlog
 
 from services.node_agent import log_files
 from services.node_agent.cdi.host import Host
@@ -43,6 +47,13 @@ END_S = 5.0
 LOOK_S = 0.05
 CGROUP = "kerf-mps"
 """The daemons' own cgroup: what is in the agent's ends with its container."""
+SHM_OPTIONS = "size=50%,mode=1777,nosuid,nodev,noexec"
+PIPE_OPTIONS = "size=1m,nr_inodes=1k,mode=755,nosuid,nodev,noexec"
+"""Sockets, pipes, and files with a word in them; containers of any user may extend those."""
+NO_LINKS = "nosymfollow"
+"""Of Linux 5.10 and util-linux 2.38. An older kernel ignores it, an older `mount` fails."""
+
+log = structlog.get_logger("mps")
 
 
 class MpsError(SliceNotReady):
@@ -122,9 +133,11 @@ class Daemon:
     async def start(self) -> tuple[int, int]:
         """Starts the daemon and its server. Returns their PIDs. Raises MpsError; then nothing of it runs."""
         await asyncio.to_thread(self._make_folders)
-        if not await self._has_shm():
-            options = "size=50%,mode=1777,nosuid,nodev,noexec"
-            await self._run(["mount", "-t", "tmpfs", "-o", options, CGROUP, str(self.shm)])
+        if not await _is_mounted(self.shm):
+            await self._mount(self.shm, SHM_OPTIONS)
+        await self._limit_pipe()
+        # A root of a container can have put anything in place of what the last daemon has left there.
+        await asyncio.to_thread(_clear, self.pipe)
         try:
             await self._run([*self.with_shm, self._tools.program, "-d", "-multiuser-server"], START_S)
             control = next((one.pid for one in await self.processes() if one.is_control), 0)
@@ -168,8 +181,9 @@ class Daemon:
     async def remove(self) -> None:
         """Ends the daemon, and removes its folder. Raises MpsError, OSError."""
         await self.stop()
-        if await self._has_shm():
-            await self._run(["umount", "--lazy", str(self.shm)])
+        for path in (self.shm, self.pipe):
+            if await _is_mounted(path):
+                await self._run(["umount", "--lazy", str(path)])
         with contextlib.suppress(FileNotFoundError):
             await asyncio.to_thread(shutil.rmtree, self.folder)
 
@@ -215,14 +229,30 @@ class Daemon:
         return ("unshare", "--mount", "--propagation", "private", "--", "sh", "-c", script, "sh", str(self.shm))
 
     def _make_folders(self) -> None:
-        """Servers and clients may be of any user. The GPU's /dev/shm may be mounted since an earlier start, and is that
-        of running containers."""
+        """Servers and clients may be of any user. What is mounted since an earlier start is that of running
+        containers."""
         for path, mode in ((self.folder, 0o755), (self.pipe, 0o755), (self._log, 0o755), (self.shm, 0o1777)):
             path.mkdir(parents=True, exist_ok=True)
             path.chmod(mode)
 
-    async def _has_shm(self) -> bool:
-        return await asyncio.to_thread(os.path.ismount, self.shm)
+    async def _limit_pipe(self) -> None:
+        """Mounts the tmpfs of the pipe directory, if that is not mounted. Raises MpsError.
+
+        A folder in which an agent of a former version has started a daemon stays as it is until the GPU's last slice
+        has ended: containers have it mounted, and would not see the sockets in what hides it.
+        """
+        if await _is_mounted(self.pipe):
+            return
+        if await asyncio.to_thread(_has_entries, self._log):
+            log.warning("mps_pipe_not_limited", gpu=self.uuid, effect="containers can fill the file system of run_dir")
+            return
+        try:
+            await self._mount(self.pipe, f"{PIPE_OPTIONS},{NO_LINKS}")
+        except MpsError:
+            await self._mount(self.pipe, PIPE_OPTIONS)
+
+    async def _mount(self, path: Path, options: str) -> None:
+        await self._run(["mount", "-t", "tmpfs", "-o", options, CGROUP, str(path)])
 
     async def _servers(self) -> tuple[int, ...]:
         return tuple(int(word) for word in (await self.ask("get_server_list")).split() if word.isdecimal())
@@ -288,6 +318,30 @@ class Daemon:
         """Moves the daemon out of the agent's cgroups, before it starts a server. Raises MpsError."""
         if self._tools.cgroups is not None and not OwnCgroup(self._tools.cgroups, CGROUP).take(pid):
             raise MpsError(f"the MPS daemon cannot leave the agent's cgroup, with which it would end: {CGROUP}")
+
+
+async def _is_mounted(path: Path) -> bool:
+    return await asyncio.to_thread(os.path.ismount, path)
+
+
+def _has_entries(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entries)
+
+
+def _clear(folder: Path) -> None:
+    """Removes what is in a folder, and not the folder: running containers have it mounted, and may change it meanwhile.
+    Raises OSError."""
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(opened):
+            with contextlib.suppress(FileNotFoundError):
+                if stat.S_ISDIR(os.stat(name, dir_fd=opened, follow_symlinks=False).st_mode):
+                    shutil.rmtree(name, dir_fd=opened)
+                else:
+                    os.unlink(name, dir_fd=opened)
+    finally:
+        os.close(opened)
 
 
 def find(pipe: Path, proc: Path = Path("/proc")) -> tuple[Process, ...]:

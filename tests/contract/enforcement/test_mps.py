@@ -97,7 +97,7 @@ def mps(
     yield settings | {"mps_nodes": ("n*",), "mps_control": str(build / "nvidia-cuda-mps-control")}
     for pid in daemons(host):
         os.kill(pid, signal.SIGKILL)
-    for folder in (host / "run" / "mps").glob("*/shm"):
+    for folder in (path for name in ("shm", "pipe") for path in (host / "run" / "mps").glob(f"*/{name}")):
         subprocess.run(["umount", "--lazy", str(folder)], check=False, capture_output=True)
 
 
