@@ -23,6 +23,7 @@ PROBE_S = 0.25
 """How often a watcher that has been silent for so long is asked whether it is there."""
 PROBES = 2
 """So often in a row must nothing listen: a watcher that connects anew listens again within a moment."""
+ANSWER_S = 2.0
 PAGE_TIMEOUT_S = 20.0
 _BUFFER_MOST = 50_000
 _NO_SNAPSHOT = "none"
@@ -183,7 +184,9 @@ class Feed:
             await self._on_facts(tuple(following))
 
     async def _pages(self) -> list[SnapshotPage]:
-        first = await self._page(subjects.QUERY_SNAPSHOT, SnapshotRequest(fresh=True))
+        # One that hangs, or that NATS has not given up yet, would keep the question until the page's time is over.
+        answering = await self._request(subjects.QUERY_SNAPSHOT, SnapshotRequest(snapshot=_NO_SNAPSHOT), ANSWER_S)
+        first = await self._page(subjects.snapshot_of(answering.epoch), SnapshotRequest(fresh=True))
         pages = [first]
         for number in range(1, first.pages):
             pages.append(
@@ -194,7 +197,10 @@ class Feed:
         return pages
 
     async def _page(self, subject: str, request: SnapshotRequest) -> SnapshotPage:
-        page = decode(await self._bus.request(subject, encode(request), timeout_s=PAGE_TIMEOUT_S), SnapshotPage)
+        page = await self._request(subject, request, PAGE_TIMEOUT_S)
         if page.error:
             raise BusError(f"the watcher has no snapshot: {page.error}")
         return page
+
+    async def _request(self, subject: str, request: SnapshotRequest, timeout_s: float) -> SnapshotPage:
+        return decode(await self._bus.request(subject, encode(request), timeout_s=timeout_s), SnapshotPage)

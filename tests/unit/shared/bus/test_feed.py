@@ -86,7 +86,7 @@ class Watcher:
         self.mute = False
 
     async def start(self) -> None:
-        await self._bus.subscribe(subjects.QUERY_SNAPSHOT, self._answer)
+        await self._bus.subscribe(subjects.QUERY_SNAPSHOT, self._answer, queue="watcher")
         await self._bus.subscribe(subjects.snapshot_of(self._epoch), self._answer)
         await self._bus.alive()
 
@@ -120,7 +120,7 @@ async def test_a_reader_requests_a_fresh_snapshot_and_gets_it_completely(bus: Na
     finally:
         running.cancel()
     asked = [(request.fresh, request.snapshot, request.page) for request in watcher.asked]
-    assert asked == [(True, "", 0), (False, "s", 1)]
+    assert asked == [(False, "none", 0), (True, "", 0), (False, "s", 1)]
     assert names(seen[0]) == ["n0", "n1"]
 
 
@@ -197,6 +197,22 @@ async def test_a_watcher_that_is_there_is_not_replaced_because_it_has_nothing_to
         watcher.mute = True
         await eventually(lambda: len(watcher.asked) >= 2 + 4 * feed_module.PROBES, what="unanswered probes")
         assert feed.snapshots == 1
+
+
+async def test_a_watcher_that_hangs_costs_no_more_than_an_answer(bus: NatsBus, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NATS gives questions to it, too, for as long as its connection seems to stand. With each of them a new leader
+    waited for 20 s before it could decide."""
+    monkeypatch.setattr(feed_module, "ANSWER_S", 0.1)
+    monkeypatch.setattr(feed_module, "PAGE_TIMEOUT_S", 3600.0)
+    works, hangs = Watcher(bus, "works"), Watcher(bus, "hangs")
+    hangs.mute = True
+    for watcher in (works, hangs):
+        await watcher.start()
+    for _ in range(8):
+        async with Follows(bus) as feed:
+            assert feed.snapshots == 1
+    assert hangs.asked
+    assert not any(request.fresh for request in hangs.asked)
 
 
 async def test_probes_ask_for_no_snapshot(bus: NatsBus) -> None:

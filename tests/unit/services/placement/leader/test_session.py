@@ -21,7 +21,7 @@ from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.commands import AnnounceEvent, Answer, Answers, PatchBatch, TouchPod
-from shared.contracts.facts import SnapshotPage
+from shared.contracts.facts import SnapshotPage, SnapshotRequest
 from shared.contracts.log import Decision, DecisionBatch, ReadyRecord, TermRecord
 from shared.contracts.node_commands import Accepted, Beat, NodeSync, NodeSyncAnswer
 from shared.contracts.samples import UsageSample
@@ -46,10 +46,12 @@ async def watch_nothing(bus: NatsBus, meanwhile: Meanwhile = nothing) -> None:
     """Answers for the watcher that there is nothing in the cluster."""
 
     async def answer(incoming: Incoming) -> None:
-        await meanwhile()
+        if decode(incoming.payload, SnapshotRequest).fresh:
+            await meanwhile()
         await bus.respond(incoming, encode(SnapshotPage(epoch="e", snapshot="s", number=0, page=0, pages=1)))
 
     await bus.subscribe(subjects.QUERY_SNAPSHOT, answer)
+    await bus.subscribe(subjects.snapshot_of("e"), answer)
 
 
 async def new_session(
