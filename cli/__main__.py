@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import importlib
+import os
 import sys
 from collections.abc import Awaitable, Callable
 
-from cli.output import Failure, fail
+from cli.output import Failure, fail, use_any_encoding
 from shared.model.policies import POLICIES
 from shared.version import version
 
@@ -20,6 +21,7 @@ fish: kerf completion fish | source
 
 
 def main() -> None:
+    use_any_encoding()
     args = parser().parse_args()
     module, _, function = args.run.partition(":")
     command: Callable[[argparse.Namespace], Awaitable[None]] = getattr(
@@ -29,6 +31,9 @@ def main() -> None:
         asyncio.run(command(args))  # type: ignore[arg-type]  # every command is a coroutine function
     except Failure as error:
         fail(error)
+    except BrokenPipeError:  # whatever read this has ended, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        sys.exit(141)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeVar
 
 from cli.output import Failure
@@ -32,8 +32,9 @@ def url_of(given: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def connected(given: str) -> AsyncIterator[NatsBus]:
-    """Connects as `--nats` and the environment say; in a service's pod as that service's user. Raises Failure."""
+async def connected(given: str, *, on_closed: Callable[[str], None] | None = None) -> AsyncIterator[NatsBus]:
+    """Connects as `--nats` and the environment say; in a service's pod as that service's user. `on_closed`: as of
+    NatsBus. Raises Failure."""
     url = url_of(given)
     # To stderr: stdout is for the answer alone. Errors of the bus become sentences below, so they are not logged too.
     configure_logging("error", silent=("bus",))
@@ -45,8 +46,9 @@ async def connected(given: str) -> AsyncIterator[NatsBus]:
             credentials=os.environ.get("KERF_NATS_CREDENTIALS", ""),
             ca_file=os.environ.get("KERF_NATS_CA", ""),
             inbox_prefix=_inbox_prefix(url),
+            on_closed=on_closed,
         )
-    except (BusError, OSError) as error:
+    except (BusError, OSError, ValueError) as error:  # ValueError: a URL that is none
         raise Failure(_no_connection(url, str(error))) from error
     try:
         yield bus
@@ -98,7 +100,7 @@ def given(part: T | None) -> T:
 
 
 class NotAnswered(Failure):
-    """No service that answers such a question is connected."""
+    """No service that answers such a question is connected, or none answered in time. Another moment it may."""
 
 
 async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: float = 10.0, errors: bool = True) -> T:
@@ -115,7 +117,7 @@ async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: f
     except ContractError as error:
         raise Failure(f"the answer to {subject} cannot be read; is the service of another version? {error}") from None
     except Unknown:
-        raise Failure(
+        raise NotAnswered(
             f"no answer to {subject} within {timeout_s:g} s; the service may be starting or overloaded, try again"
         ) from None
     refused = getattr(answer, "error", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import getpass
+import os
 import platform
 from typing import TypeVar
 
@@ -144,7 +145,7 @@ async def _evict(bus: Bus, pods: list[CordonedPod], order: NodeCordon) -> dict[s
 
 async def _order(bus: Bus, target: str, reason: str, *, undo: bool) -> NodeCordon:
     """A node's name or a GPU's UUID, as people give it. Raises Failure where there is none."""
-    by = f"{getpass.getuser()}@{platform.node()}"
+    by = f"{_user()}@{platform.node()}"
     for question in (InspectQuery(node=target), InspectQuery(gpu=target)):
         found = await ask(bus, queries.INSPECT.subject, question, InspectAnswer, errors=False)
         for node in found.nodes:
@@ -153,6 +154,14 @@ async def _order(bus: Bus, target: str, reason: str, *, undo: bool) -> NodeCordo
             if any(gpu.uuid == target for gpu in node.gpus):
                 return NodeCordon(node=node.node, gpu=target, undo=undo, by=by, reason=reason)
     raise Failure(f"there is no node and no GPU {target!r}; `kerf inspect --json` has the names of all")
+
+
+def _user() -> str:
+    """The account's name; its number where the machine knows no name for it, as in many containers."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return str(os.getuid())
 
 
 async def _tell(bus: Bus, order: NodeCordon) -> NodeCordonAnswer:

@@ -7,10 +7,8 @@ import csv
 import datetime
 import sys
 
-from rich.table import Table
-
 from cli.ask import ask, connected
-from cli.output import Failure, out, print_json
+from cli.output import Failure, err, new_table, out, print_json
 from shared.contracts import metrics_queries
 from shared.contracts.metrics_queries import CostAnswer, CostQuery, CostRow
 
@@ -50,6 +48,9 @@ async def run(args: argparse.Namespace) -> None:
         print_json(answer)
     elif form == "csv":
         _csv(answer)
+        if answer.more:
+            every = len(answer.rows) + answer.more
+            err.print(f"[yellow]{answer.more} more rows are left out; --most {every} has them[/yellow]")
     else:
         _table(answer, args.by)
 
@@ -77,9 +78,8 @@ def _csv(answer: CostAnswer) -> None:
 
 def _table(answer: CostAnswer, by: str) -> None:
     out.print(f"{answer.since} to {answer.until}", highlight=False)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for index, column in enumerate(_head(answer, by.upper())):
-        table.add_column(column, justify="right" if index else "left")
+    head = _head(answer, by.upper())
+    table = new_table(*head, right=head[1:])
     for row in answer.rows:
         table.add_row(*_cells(row, answer))
     out.print(table)

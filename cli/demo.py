@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator
 
 import msgspec
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from cli import openb, top, trace, why
@@ -177,7 +178,7 @@ async def _show(made: Stack, result: Result, pending: list[str], bound: list[str
     )
     status = await ask(made.bus, queries.STATUS.subject, StatusQuery(waiting=5), StatusAnswer)
     for explanation in status.waiting[:5]:
-        out.print(f"  [yellow]waiting[/yellow] {explanation.name}: {explanation.sentence}")
+        out.print(f"  [yellow]waiting[/yellow] {explanation.name}: {escape(explanation.sentence)}")
     if pending:
         heading(f"kerf why {pending[0]}")
         answer = await ask(

@@ -11,11 +11,11 @@ import msgspec
 from rich.markup import escape
 
 from cli.ask import connected
-from cli.output import err, out
+from cli.output import Failure, err, out
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import ContractError
-from shared.contracts.envelope import unwrap
+from shared.contracts.envelope import Envelope, unwrap
 from shared.contracts.events import (
     GangWaiting,
     PlacementDecided,
@@ -35,11 +35,11 @@ _ABOUT = ("uid", "namespace", "name", "grant_id", "traceparent", "boot_id", "cre
 async def run(args: argparse.Namespace) -> None:
     """Until interrupted, or until --count events have come."""
     left = args.count
-    done = asyncio.Event()
+    done, reader_ended, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def show(incoming: Incoming) -> None:
         nonlocal left
-        if done.is_set():
+        if done.is_set() or reader_ended.is_set():
             return
         try:
             envelope, event = unwrap(incoming.payload)
@@ -53,29 +53,49 @@ async def run(args: argparse.Namespace) -> None:
             or incoming.subject.endswith(f".{subjects.token(plan.beneficiaries[0].namespace)}")
         ):
             return  # it is published for each namespace that it is about
-        if args.json:
-            sys.stdout.write(incoming.payload.decode() + "\n")
-            sys.stdout.flush()
-        else:
-            about, said = _told(event)
-            out.print(
-                f"[dim]{envelope.time[11:23]}[/dim] "
-                f"[bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} "
-                f"{escape(said)}"
-            )
+        try:
+            _print(incoming.payload, envelope, event, as_json=args.json)
+        except BrokenPipeError:  # whatever read this has ended
+            reader_ended.set()
+            return
         if left:
             left -= 1
             if not left:
                 done.set()
 
-    async with connected(args.nats) as bus:
+    async def again() -> None:
+        err.print("[yellow]connected to NATS again; events of the time between are missing here[/yellow]")
+
+    async with connected(args.nats, on_closed=lambda _: closed.set()) as bus:
+        bus.on_reconnect(again)
         subject = (
             subjects.EVENTS_ALL
             if not args.namespace
             else f"{subjects.VERSION}.event.*.*.ns.{subjects.token(args.namespace)}"
         )
         await bus.subscribe(subject, show)
-        await done.wait()
+        ends = [asyncio.create_task(event.wait()) for event in (done, reader_ended, closed)]
+        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for end in ends:
+            end.cancel()
+        if reader_ended.is_set():
+            raise BrokenPipeError
+        if closed.is_set():
+            raise Failure("the connection to NATS is lost for good; run the command again")
+
+
+def _print(payload: bytes, envelope: Envelope, event: Any, *, as_json: bool) -> None:
+    """Raises BrokenPipeError where nothing reads it any more."""
+    if as_json:
+        sys.stdout.write(payload.decode() + "\n")
+        sys.stdout.flush()
+        return
+    about, said = _told(event)
+    out.print(
+        f"[dim]{envelope.time[11:23]}[/dim] "
+        f"[bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} "
+        f"{escape(said)}"
+    )
 
 
 def _told(event: Any) -> tuple[str, str]:

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.ask import ask, connected
-from cli.output import err, fits, gib, out, print_json
+from cli.output import err, fits, gib, new_table, out, print_json
 from shared.contracts import queries
 from shared.contracts.queries import InspectAnswer, InspectGpu, InspectNode, InspectPod, InspectQuery
 
@@ -114,10 +114,7 @@ def _details(nodes: tuple[InspectNode, ...]) -> None:
             + ("" if node.synced else "\n[yellow]its agent has not answered this leader yet[/yellow]")
         )
         columns = len(node.gpus)
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        table.add_column("NAME")
-        table.add_column("NAMESPACE")
-        table.add_column("STATE")
+        table = new_table("NAME", "NAMESPACE", "STATE")
         for gpu in node.gpus:
             table.add_column(f"GPU{gpu.index}(Allocated)", justify="right")
         rows: dict[tuple[str, str, str], list[str]] = {}

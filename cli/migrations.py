@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.table import Table
-
-from cli.output import out
+from cli.output import new_table, out
 from shared.contracts.explain import Move
 
 _SHOWN = 20
@@ -15,9 +13,7 @@ _SHOWN = 20
 def show_migrations(title: str, moves: Sequence[Move]) -> None:
     if not moves:
         return
-    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
-    for column in ("POD", "FROM", "TO", "GPUS", "DISTURBED GPU-SECONDS"):
-        table.add_column(column)
+    table = new_table("POD", "FROM", "TO", "GPUS", "DISTURBED GPU-SECONDS", title=title)
     for move in moves[:_SHOWN]:
         table.add_row(
             f"{move.namespace}/{move.name}",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import sys
 import textwrap
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,9 +25,31 @@ out = Console(highlight=False, emoji=False, soft_wrap=True, width=None if sys.st
 err = Console(stderr=True, highlight=False, emoji=False)
 
 
+def use_any_encoding() -> None:
+    """What the terminal's encoding has no sign for is printed as a question mark, and ends no command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 def print_json(value: Any) -> None:
-    """One object alone on stdout."""
-    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+    """One object alone on stdout, in UTF-8 as JSON is, whatever the terminal's encoding."""
+    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    if not isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.write(text.decode())
+        return
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.flush()
+
+
+def new_table(*columns: str, right: Collection[str] = (), title: str | None = None) -> Table:
+    """A table without lines. In a narrow terminal a cell goes on in the next line: no name is cut off. `right`: the
+    columns of numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold", title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold")
+    return table
 
 
 def say(text: str, *, indent: str = "", hanging: str = "") -> None:

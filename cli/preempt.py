@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from rich.table import Table
-
 from cli.ask import ask, connected
-from cli.output import Failure, out, pod_name, print_json, say
+from cli.output import Failure, new_table, out, pod_name, print_json, say
 from shared.contracts import queries
 from shared.contracts.preemption import Plan, PreemptAnswer, PreemptQuery
 
@@ -40,14 +38,10 @@ def show_answer(about: str, answer: PreemptAnswer) -> None:
 
 
 def _show(plan: Plan) -> None:
-    gains = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("BENEFICIARY", "NODE"):
-        gains.add_column(column)
+    gains = new_table("BENEFICIARY", "NODE")
     for beneficiary in plan.beneficiaries:
         gains.add_row(f"{beneficiary.namespace}/{beneficiary.name}", beneficiary.node)
-    losses = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("VICTIM", "ACTION", "LOST GPU-SECONDS"):
-        losses.add_column(column)
+    losses = new_table("VICTIM", "ACTION", "LOST GPU-SECONDS")
     for victim in plan.victims:
         losses.add_row(f"{victim.namespace}/{victim.name}", victim.action, str(victim.lost_gpu_seconds))
     out.print(gains)

@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from cli.ask import ask, connected
-from cli.output import err, out, print_json
+from cli.output import err, new_table, out, print_json
 from shared.contracts import queries
 from shared.contracts.queries import QueuesAnswer, QueuesQuery, QueueStanding
 
@@ -32,9 +32,8 @@ async def run(args: argparse.Namespace) -> None:
 
 def table(queues: tuple[QueueStanding, ...]) -> Table:
     """GPUs are in whole and parts of one; children are listed below their parents."""
-    made = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("QUEUE", "GPUS", "GUARANTEED", "LIMIT", "WEIGHT", "PRIORITY", "WAITING"):
-        made.add_column(column, justify="left" if column == "QUEUE" else "right")
+    numbers = ("GPUS", "GUARANTEED", "LIMIT", "WEIGHT", "PRIORITY", "WAITING")
+    made = new_table("QUEUE", *numbers, right=numbers)
     depth: dict[str, int] = {}
     for queue in queues:
         depth[queue.name] = depth.get(queue.parent, -1) + 1

@@ -7,7 +7,7 @@ import asyncio
 
 from rich.markup import escape
 
-from cli.ask import ask, connected, given
+from cli.ask import NotAnswered, ask, connected
 from cli.output import Failure, err, out, pod_name, print_json
 from shared.bus.port import Bus, BusError, NoResponder
 from shared.contracts import queries, subjects
@@ -70,16 +70,23 @@ async def _order(bus: Bus, order: ResizePod) -> None:
         raise Failure(f"the pod was not annotated ({answer.outcome}): {answer.message}")
 
 
+async def _standing(bus: Bus, namespace: str, name: str, wanted: str) -> ResizeExplanation | None:
+    """None while placement does not know of it, or does not answer: a leader that changes is asked again."""
+    question = WhyQuery(namespace=namespace, name=name, max_nodes=0)
+    try:
+        answer = await ask(bus, queries.WHY.subject, question, ExplainAnswer)
+    except NotAnswered:
+        return None
+    found = None if answer.explanation is None else answer.explanation.resize
+    return found if found is not None and found.wanted == wanted else None
+
+
 async def _wait(bus: Bus, namespace: str, name: str, wanted: str, args: argparse.Namespace) -> ResizeExplanation | None:
     """How it stands when nothing more happens by itself, or the time is over."""
     clock = asyncio.get_running_loop().time
     until, told = clock() + args.timeout, ""
     while True:
-        answer = await ask(
-            bus, queries.WHY.subject, WhyQuery(namespace=namespace, name=name, max_nodes=0), ExplainAnswer
-        )
-        found = given(answer.explanation).resize
-        now = found if found is not None and found.wanted == wanted else None
+        now = await _standing(bus, namespace, name, wanted)
         if (now is not None and now.phase in ("done", "refused")) or clock() >= until:
             return now or ResizeExplanation(wanted=wanted, phase="waiting", sentence="placement has not seen it yet")
         if now is not None and now.sentence != told:

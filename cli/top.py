@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from rich.table import Table
-
 from cli.ask import ask, connected
-from cli.output import out, print_json
+from cli.output import new_table, out, print_json
 from shared.contracts import metrics_queries, queries
 from shared.contracts.metrics_queries import UsageAnswer, UsageQuery
 from shared.contracts.queries import StatusAnswer, StatusQuery
@@ -25,9 +23,8 @@ async def run(args: argparse.Namespace) -> None:
         return
     show(status)
     show_suspended(status)
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in (args.by.upper(), "GPU HOURS", "MEMORY GiB HOURS", "SLICES", "LIVE"):
-        table.add_column(column, justify="left" if column == args.by.upper() else "right")
+    numbers = ("GPU HOURS", "MEMORY GiB HOURS", "SLICES", "LIVE")
+    table = new_table(args.by.upper(), *numbers, right=numbers)
     for row in usage.rows:
         table.add_row(
             row.key,
@@ -67,9 +64,8 @@ def show_suspended(s: StatusAnswer) -> None:
         return
     room = f"; hosts hold {s.on_host_mib / 1024:.1f} of {s.host_mib / 1024:.1f} GiB" if s.host_mib else ""
     out.print(f"  suspended: {s.pods_suspended} pods{room}; kerf why and kerf when say more of each")
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("SUSPENDED", "NODE", "ACTION", "FOR", "THE TURN OF", "GPU HOURS", "LEVEL", ""):
-        table.add_column(column, justify="right" if column in ("FOR", "GPU HOURS", "LEVEL") else "left")
+    head = ("SUSPENDED", "NODE", "ACTION", "FOR", "THE TURN OF", "GPU HOURS", "LEVEL", "")
+    table = new_table(*head, right=("FOR", "GPU HOURS", "LEVEL"))
     for pod in s.suspended:
         table.add_row(
             f"{pod.namespace}/{pod.name}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from rich.markup import escape
 from rich.tree import Tree
 
 from cli.ask import ask, connected
@@ -49,8 +50,8 @@ def _line(span: Span, begin: int) -> str:
     facts = " ".join(
         f"{k.rsplit('.', 1)[-1]}={v}" for k, v in span.attributes.items() if k.startswith(("kerf.", "k8s.node"))
     )
-    error = f" [red]{span.error}[/red]" if span.error else ""
+    error = f" [red]{escape(span.error)}[/red]" if span.error else ""
     return (
-        f"{span.name} [dim]{span.service}[/dim] +{(span.start_ns - begin) / 1e6:.1f} ms, "
-        f"{(span.end_ns - span.start_ns) / 1e6:.1f} ms  [cyan]{facts}[/cyan]{error}"
+        f"{escape(span.name)} [dim]{escape(span.service)}[/dim] +{(span.start_ns - begin) / 1e6:.1f} ms, "
+        f"{(span.end_ns - span.start_ns) / 1e6:.1f} ms  [cyan]{escape(facts)}[/cyan]{error}"
     )

@@ -20,7 +20,7 @@ from shared.contracts.commands import SimAnswer, SimApply
 from shared.kube.access import AccessError
 from shared.model.mig import GEOMETRIES, geometry_of
 from shared.model.network import NetworkLink
-from shared.service import load
+from shared.service import ConfigError, load
 
 LINK_MIB_S = 12_000
 """A network of 100 Gbit/s, between simulated nodes."""
@@ -31,7 +31,7 @@ async def run(args: argparse.Namespace) -> None:
     nodes, preemption = _nodes(args), _preemption(args.preemptor)
     try:
         await _until_stopped(args, nodes, preemption)
-    except (BusError, AccessError) as error:
+    except (BusError, AccessError, ConfigError) as error:
         raise Failure(str(error)) from error
     except OSError as error:
         ports = f"--port {args.port}, --http-port {args.http_port}, --metrics-port {args.metrics_port}"

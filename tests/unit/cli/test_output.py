@@ -1,12 +1,34 @@
-"""What the CLI prints where there is no terminal."""
+"""What commands print, and what they do with what is in their way: encodings, closed pipes, narrow terminals, and
+services that change."""
 
 from __future__ import annotations
 
+import argparse
+import asyncio
+import getpass
+import os
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
 
+import pytest
+from rich.console import Console
+
+from cli import cordon, cost, events, resize, trace
+from cli.ask import NotAnswered, connected
+from cli.doctor.base import CannotLook, Site
+from cli.doctor.certificates import SECRET, Certificates
 from cli.events import _told
-from shared.contracts.events import SliceImpaired
+from cli.output import Failure, new_table
+from shared.bus.port import Incoming
+from shared.contracts.envelope import wrap
+from shared.contracts.events import GrantEnded, SliceImpaired
+from shared.contracts.examples import EXAMPLES
+from shared.contracts.metrics_queries import CostAnswer, CostRow, Span, TraceAnswer
+from shared.contracts.queries import ExplainAnswer
+from tests.support.waiting import eventually
 
 
 def test_a_heading_in_a_pipe_is_no_longer_than_a_page() -> None:
@@ -30,3 +52,145 @@ def test_a_slice_that_has_lost_its_gpu_is_told_in_a_sentence() -> None:
         sentence="a program has caused a fatal fault",
     )
     assert _told(event) == ("team/train", "container main on n1: a program has caused a fatal fault")
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [
+        ('out.print("a → b")', b"a ? b\n"),
+        ('print_json({"text": "a → b"})', '{\n  "text": "a → b"\n}\n'.encode()),
+    ],
+    ids=["text", "json"],
+)
+def test_an_encoding_without_a_sign_ends_no_command(program: str, printed: bytes) -> None:
+    made = subprocess.run(
+        [sys.executable, "-c", f"from cli.output import *; use_any_encoding(); {program}"],
+        capture_output=True,
+        check=True,
+        env=os.environ | {"PYTHONIOENCODING": "latin-1"},
+    )
+    assert made.stdout == printed
+
+
+def test_a_reader_of_the_output_that_ends_is_no_error_of_the_command() -> None:
+    program = "import sys; sys.argv = ['kerf', 'completion', 'bash']; from cli.__main__ import main; main()"
+    read, write = os.pipe()
+    os.close(read)
+    made = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
+    os.close(write)
+    assert (made.returncode, made.stderr) == (141, b"")
+
+
+def test_a_narrow_terminal_cuts_no_name_off() -> None:
+    name = "research/vision-transformer-large-with-a-long-name-0"
+    table = new_table("POD")
+    table.add_row(name)
+    console = Console(width=20)
+    with console.capture() as capture:
+        console.print(table)
+    assert "".join(line.strip() for line in capture.get().splitlines()[1:]) == name
+
+
+def test_errors_of_others_in_a_trace_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    error = "denied by policy [require-team-label] for [/spec/containers/0/image]"
+    span = Span(
+        trace_id="t", span_id="s", parent_id="", name="bind", service="watcher", start_ns=0, end_ns=1, error=error
+    )
+    trace.show(TraceAnswer(trace_id="t", spans=(span,)))
+    assert error in capsys.readouterr().out
+
+
+async def test_csv_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """The table and the report do; a bill made of the CSV was short of its smaller part."""
+    row = CostRow(key="team", gpu_seconds=3600.0, memory_mib_seconds=0.0, slices=1, live=0)
+    answer = CostAnswer(since="a", until="b", rows=(row,), more=4321)
+    monkeypatch.setattr(cost, "connected", _no_bus)
+    monkeypatch.setattr(cost, "ask", _answering(answer))
+    await cost.run(
+        argparse.Namespace(nats="", json=False, format="csv", month="", since="", until="", by="pod", most=1)
+    )
+    printed = capsys.readouterr()
+    assert printed.out.count("\n") == 2
+    assert "4321 more rows are left out; --most 4322 has them" in printed.err
+
+
+async def test_events_end_with_what_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    handlers: list[Callable[[Incoming], Awaitable[None]]] = []
+
+    class Bus:
+        def on_reconnect(self, _: object) -> None: ...
+
+        async def subscribe(self, _: str, handler: Callable[[Incoming], Awaitable[None]]) -> None:
+            handlers.append(handler)
+
+    @asynccontextmanager
+    async def bus(*_: Any, **__: Any) -> AsyncIterator[Bus]:
+        yield Bus()
+
+    def closed(_: str) -> None:
+        raise BrokenPipeError
+
+    monkeypatch.setattr(events, "connected", bus)
+    monkeypatch.setattr(sys.stdout, "write", closed)
+    running = asyncio.create_task(events.run(argparse.Namespace(nats="", json=True, count=0, namespace="")))
+    await eventually(lambda: handlers, what="the subscription")
+    event = EXAMPLES[GrantEnded.__name__]
+    assert isinstance(event, GrantEnded)
+    for _ in range(2):
+        await handlers[0](
+            Incoming(subject="kerf.v1.event.grant.ended.ns.a", payload=wrap(event, source="/t", now_s=1)[1])
+        )
+    with pytest.raises(BrokenPipeError):
+        await asyncio.wait_for(running, 5)
+
+
+def test_an_account_without_a_name_can_cordon(monkeypatch: pytest.MonkeyPatch) -> None:
+    def nameless() -> str:
+        raise KeyError("getpwuid(): uid not found: 4711")
+
+    monkeypatch.setattr(getpass, "getuser", nameless)
+    assert cordon._user() == str(os.getuid())
+
+
+async def test_a_url_that_is_none_is_said() -> None:
+    with pytest.raises(Failure, match=r"no NATS at nats://\[::1"):
+        async with connected("nats://[::1"):
+            raise AssertionError("it connected")
+
+
+async def test_a_leader_that_changes_does_not_end_the_wait_for_a_resize(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Any] = [NotAnswered("no answer within 10 s"), ExplainAnswer()]
+
+    async def ask(*_: Any, **__: Any) -> Any:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(resize, "ask", ask)
+    bus: Any = None
+    assert [await resize._standing(bus, "team", "p", "memory=1Gi") for _ in range(2)] == [None, None]
+    assert answers == []
+
+
+async def test_what_was_found_of_the_webhook_outlives_a_secret_that_may_not_be_read() -> None:
+    class NoSecrets(Site):
+        async def get(self, path: str) -> Any:
+            if path == SECRET:
+                raise CannotLook("the API server answers 403", "give it the right")
+            return {"webhooks": [{"clientConfig": {}}]}
+
+    found = await Certificates()._of_webhook(NoSecrets(url="", user=""))
+    assert [finding.status for finding in found] == ["fail", "warn"]
+
+
+@asynccontextmanager
+async def _no_bus(_: str) -> AsyncIterator[None]:
+    yield None
+
+
+def _answering(answer: Any) -> Callable[..., Awaitable[Any]]:
+    async def ask(*_: Any, **__: Any) -> Any:
+        return answer
+
+    return ask
