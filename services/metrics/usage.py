@@ -383,8 +383,17 @@ class UsageBook:
     def forget(self, before_ms: int) -> int:
         """Takes out slices that ended before then, and of the others what they had before their last change until then;
         returns how many grants."""
-        old = "(SELECT grant_id FROM ended WHERE ended_ms < ?)"
         self._db.execute("BEGIN IMMEDIATE")
+        try:
+            gone = self._forget(before_ms)
+        except BaseException:
+            self._db.execute("ROLLBACK")  # or no write after it could begin
+            raise
+        self._db.execute("COMMIT")
+        return gone
+
+    def _forget(self, before_ms: int) -> int:
+        old = "(SELECT grant_id FROM ended WHERE ended_ms < ?)"
         self._db.execute("DELETE FROM stranded WHERE hour_ms < ?", (before_ms,))
         self._db.execute(
             "DELETE FROM capacity WHERE EXISTS (SELECT 1 FROM capacity later WHERE later.node = capacity.node "
@@ -407,9 +416,7 @@ class UsageBook:
             (before_ms,),
         ).fetchall():
             self._begin_later(grant_id, container, at_ms)
-        gone = self._db.execute("DELETE FROM ended WHERE ended_ms < ?", (before_ms,)).rowcount
-        self._db.execute("COMMIT")
-        return gone
+        return self._db.execute("DELETE FROM ended WHERE ended_ms < ?", (before_ms,)).rowcount
 
     def _begin_later(self, grant_id: str, container: str, at_ms: int) -> None:
         """The slice begins with what it has had since this change."""

@@ -10,6 +10,10 @@ import structlog
 
 REQUEST_LIMIT_BYTES = 8192
 REQUEST_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 30.0
+"""How long a client may take to read an answer: longer than Prometheus waits for one."""
+CONNECTIONS_MOST = 64
+"""Probes and a few Prometheus servers need a handful. Each connection may keep an answer of megabytes."""
 
 Answer = tuple[int, str, bytes]
 """Status, content type, body."""
@@ -30,6 +34,7 @@ class HealthServer:
     def __init__(self) -> None:
         self._routes: dict[str, Callable[[], Answer]] = {}
         self._server: asyncio.Server | None = None
+        self._connections = 0
 
     def route(self, path: str, answer: Callable[[], Answer]) -> None:
         self._routes[path] = answer
@@ -46,6 +51,12 @@ class HealthServer:
             self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A client that sends nothing, or does not read, is cut off: each keeps a connection, and a whole answer."""
+        if self._connections >= CONNECTIONS_MOST:
+            log.warning("http_connection_refused", most=CONNECTIONS_MOST)
+            writer.transport.abort()
+            return
+        self._connections += 1
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -55,10 +66,14 @@ class HealthServer:
                 f"{len(body)}\r\nConnection: close\r\n\r\n".encode()
                 + body
             )
-            await writer.drain()
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                writer.transport.set_write_buffer_limits(0)  # until all of it is sent
+                await writer.drain()
         except (TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError, ConnectionError) as error:
             log.debug("http_request_failed", error=repr(error))  # a scanner or a probe that gave up; nothing of ours
+            writer.transport.abort()
         finally:
+            self._connections -= 1
             writer.close()
 
     def _answer(self, head: bytes) -> Answer:

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
 
 from cli.stack import Stack, stack
 from cli.up import apply, node_object
@@ -316,6 +316,35 @@ async def test_a_page_that_outlives_its_server_forgets_what_that_one_said(
         await server.start("127.0.0.1", port)
         await expect(page.locator("#table tbody")).to_contain_text("new", timeout=20_000)
         await expect(page.locator("#table tbody")).not_to_contain_text("old")
+    await server.stop()
+
+
+async def test_a_page_follows_again_after_an_answer_that_ends_its_stream(
+    chromium: Browser, complaints: list[str]
+) -> None:
+    """A proxy's 502, or a server that knows no session any more: the browser does not connect again by itself, and the
+    map stood still for as long as the page was open."""
+    fleet, answers = PageFleet(1_000_000), Answers()
+    server = PageServer(fleet, answers, NoSignIn("127.0.0.1"), session_s=60)
+    port = await server.start("127.0.0.1", 0)
+    async with opened(chromium, f"http://127.0.0.1:{port}/#fleet", complaints=complaints) as page:
+        await page.get_by_role("radio", name="Table").check()
+        await expect(page.locator("#link")).to_have_attribute("data-state", "live")
+        refused: list[str] = []
+
+        async def refuse(route: Route) -> None:
+            refused.append(route.request.url)
+            await route.fulfill(status=502)
+
+        await page.route("**/api/live*", refuse)
+        await server.stop()
+        server = PageServer(fleet, answers, NoSignIn("127.0.0.1"), session_s=60)
+        await server.start("127.0.0.1", port)
+        await eventually(lambda: refused, within_s=20, what="the browser's own attempt")
+        await page.unroute("**/api/live*")
+        fleet.inventory("new", inventory("new"))
+        await expect(page.locator("#table tbody")).to_contain_text("new", timeout=20_000)
+        await expect(page.locator("#link")).to_have_attribute("data-state", "live")
     await server.stop()
 
 

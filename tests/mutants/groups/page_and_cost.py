@@ -153,4 +153,22 @@ MUTANTS = [
         new="RESEND_AFTER_S",
         tests=("tests/unit/shared/bus/test_nats_bus.py::test_an_event_is_sent_again_ever_more_rarely_for_ten_minutes",),
     ),
+    Mutant(
+        name="a-forgetting-that-fails-stays-open",
+        what="a failure to forget leaves its transaction open, and no write begins after it",
+        file="services/metrics/usage.py",
+        old='            self._db.execute("ROLLBACK")  # or no write after it could begin\n',
+        new="",
+        tests=(
+            "tests/unit/services/metrics/test_usage.py::test_a_failure_to_forget_does_not_keep_out_the_writes_after_it",
+        ),
+    ),
+    Mutant(
+        name="unread-answers-stay",
+        what="a client that does not read keeps its answer for ever",
+        file="shared/service/http.py",
+        old="asyncio.timeout(ANSWER_TIMEOUT_S)",
+        new="asyncio.timeout(None)",
+        tests=("tests/unit/shared/service/test_http.py::test_a_client_that_does_not_read_is_cut_off",),
+    ),
 ]

@@ -36,6 +36,14 @@ MUTANTS = [
         tests=("tests/unit/services/watcher/test_service.py::test_a_fresh_snapshot_is_listed_again",),
     ),
     Mutant(
+        name="the-fresh-snapshot-of-whichever",
+        what="a reader asks for a fresh snapshot without knowing that a watcher answers",
+        file=_FEED,
+        old="self._page(subjects.snapshot_of(answering.epoch), SnapshotRequest(fresh=True))",
+        new="self._page(subjects.QUERY_SNAPSHOT, SnapshotRequest(fresh=True))",
+        tests=(_FEED_TESTS + "test_a_watcher_that_hangs_costs_no_more_than_an_answer",),
+    ),
+    Mutant(
         name="alone-it-leaves",
         what="a watcher that is cut off leaves though no other one reaches the API server",
         file=_REACH,

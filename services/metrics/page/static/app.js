@@ -8,7 +8,9 @@ import * as views from "./views.js";
 const model = new Model(),
   map = new FleetMap(model),
   table = new views.Table(model);
+const LOST = "connection lost, trying again";
 let stream = null,
+  trying = false,
   clock = 0; // clock: the server's time less ours, in seconds
 
 function link(state, text) {
@@ -49,7 +51,10 @@ async function follow() {
   stream?.close();
   stream = new EventSource(`/api/live?since=${model.version}`);
   stream.onopen = () => link("live", "live");
-  stream.onerror = () => link("lost", "connection lost, trying again");
+  stream.onerror = () => {
+    link("lost", LOST);
+    if (stream.readyState === EventSource.CLOSED) again();
+  };
   stream.onmessage = (event) => {
     link("live", "live");
     arrive(JSON.parse(event.data), model.decisions[0]?.number ?? 0);
@@ -58,6 +63,22 @@ async function follow() {
     stream.close();
     begin();
   });
+}
+
+// A browser connects again by itself after a connection that broke, and never after an answer such as 401 or 502: of a
+// server that began anew and knows no session, or of a proxy while there is none.
+async function again() {
+  if (trying) return;
+  trying = true;
+  for (let pause = 1000; trying; pause = Math.min(2 * pause, 30000)) {
+    await new Promise((resolve) => setTimeout(resolve, pause));
+    try {
+      await begin();
+      trying = false;
+    } catch {
+      link("lost", LOST);
+    }
+  }
 }
 
 const view = () => location.hash.slice(1).split("/")[0] || "fleet";

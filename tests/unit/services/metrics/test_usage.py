@@ -182,6 +182,16 @@ def test_what_ended_long_ago_is_forgotten() -> None:
     assert sorted(r.key for r in book.usage("pod", 0)) == ["team/p-live", "team/p-new"]
 
 
+def test_a_failure_to_forget_does_not_keep_out_the_writes_after_it() -> None:
+    """The transaction stayed open, and none could begin."""
+    book = make_book(SIZE, began("old"), Ended("old", 1000))
+    book._db.execute("CREATE TRIGGER broken BEFORE DELETE ON ended BEGIN SELECT RAISE(FAIL, 'broken'); END")
+    with pytest.raises(sqlite3.Error, match="broken"):
+        book.forget(5000)
+    book.write([began("new")], 9)
+    assert sorted(row.key for row in book.usage("pod", 2000)) == ["team/p-new", "team/p-old"]
+
+
 def test_of_a_slice_that_lives_on_what_it_had_before_its_last_old_change_is_forgotten() -> None:
     changes = (began("a", at=1000, gpus=()), began("a", at=2000, memory=250), began("a", at=6000, memory=1000))
     book = make_book(SIZE, began("a"), *changes)
