@@ -100,7 +100,11 @@ def given(part: T | None) -> T:
 
 
 class NotAnswered(Failure):
-    """No service that answers such a question is connected, or none answered in time. Another moment it may."""
+    """No service that answers such a question is connected, or it did not answer in time. Later it may."""
+
+
+class Late(NotAnswered):
+    """It is connected, and did not answer in time."""
 
 
 async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: float = 10.0, errors: bool = True) -> T:
@@ -117,7 +121,7 @@ async def ask(bus: Bus, subject: str, query: Any, kind: type[T], *, timeout_s: f
     except ContractError as error:
         raise Failure(f"the answer to {subject} cannot be read; is the service of another version? {error}") from None
     except Unknown:
-        raise NotAnswered(
+        raise Late(
             f"no answer to {subject} within {timeout_s:g} s; the service may be starting or overloaded, try again"
         ) from None
     refused = getattr(answer, "error", "")

@@ -9,7 +9,7 @@ from collections import Counter
 
 from rich.markup import escape
 
-from cli.ask import NotAnswered, ask, connected, url_of
+from cli.ask import Late, NotAnswered, ask, connected, url_of
 from cli.doctor.base import About, CannotLook, Check, Finding, Site
 from cli.doctor.cdi import Cdi
 from cli.doctor.certificates import Certificates
@@ -100,7 +100,8 @@ async def _look(site: Site, bus: NatsBus) -> None:
         found = await ask(bus, queries.INSPECT.subject, InspectQuery(), InspectAnswer)
         site.nodes = found.nodes
     except (Failure, BusError) as error:
-        site.nodes_error, site.leaderless = str(error), isinstance(error, NotAnswered)
+        site.nodes_error = str(error)
+        site.leaderless = isinstance(error, NotAnswered) and not isinstance(error, Late)
 
 
 async def _survey(bus: NatsBus) -> tuple[About, ...]:

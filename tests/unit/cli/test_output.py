@@ -16,18 +16,20 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from cli import ask as asking
 from cli import cordon, cost, events, resize, trace
 from cli.ask import NotAnswered, connected
 from cli.doctor.base import CannotLook, Site
 from cli.doctor.certificates import SECRET, Certificates
 from cli.events import _told
 from cli.output import Failure, new_table
-from shared.bus.port import Incoming
+from shared.bus.port import Incoming, NoResponder, Unknown
+from shared.contracts import queries
 from shared.contracts.envelope import wrap
 from shared.contracts.events import GrantEnded, SliceImpaired
 from shared.contracts.examples import EXAMPLES
 from shared.contracts.metrics_queries import CostAnswer, CostRow, Span, TraceAnswer
-from shared.contracts.queries import ExplainAnswer
+from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery
 from tests.support.waiting import eventually
 
 
@@ -156,6 +158,23 @@ async def test_a_url_that_is_none_is_said() -> None:
     with pytest.raises(Failure, match=r"no NATS at nats://\[::1"):
         async with connected("nats://[::1"):
             raise AssertionError("it connected")
+
+
+@pytest.mark.parametrize(("error", "late"), [(Unknown("no answer"), True), (NoResponder("none"), False)])
+async def test_a_slow_service_is_not_taken_for_none(
+    error: Exception, late: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`kerf doctor` says of one that no placement leads, and of the other that it may be overloaded."""
+    monkeypatch.setattr(asking, "_LEADERLESS_S", 0.0)
+
+    class Bus:
+        async def request(self, *_: object, **__: object) -> bytes:
+            raise error
+
+    bus: Any = Bus()
+    with pytest.raises(NotAnswered) as raised:
+        await asking.ask(bus, queries.STATUS.subject, StatusQuery(), StatusAnswer)
+    assert isinstance(raised.value, asking.Late) is late
 
 
 async def test_a_leader_that_changes_does_not_end_the_wait_for_a_resize(monkeypatch: pytest.MonkeyPatch) -> None:
