@@ -57,7 +57,6 @@ class Core:
         self._model: dict[str, str] = {}
         self.status = StatusAnswer()
         self.queues: tuple[QueueStanding, ...] = ()
-        self.last_event_s = 0.0
         self._declare(metrics)
 
     # --- in ---------------------------------------------------------------------------------------------------
@@ -65,7 +64,6 @@ class Core:
     def event(self, envelope: Envelope, event: Event | None) -> list[Record]:
         """Reduces one public event; what it means for usage comes back. An event of an unknown type is counted."""
         at_s = seconds_of(envelope.time)
-        self.last_event_s = max(self.last_event_s, at_s)
         self._events.of(envelope.type).add()
         uid, namespace, name = (getattr(event, field, "") for field in ("uid", "namespace", "name"))
         if uid and name:

@@ -68,6 +68,26 @@ async def trace_of(bus: NatsBus, name: str) -> TraceAnswer:
     return decode(await bus.request(metrics_queries.TRACE.subject, query), TraceAnswer)
 
 
+async def test_a_clock_ahead_hides_no_lag_and_figures_have_an_age(nats: EmbeddedServer, bus: NatsBus) -> None:
+    """One event of tomorrow kept the lag at 0 for a day; figures of a placement that is gone looked like new ones."""
+    async with running(MetricsService, Config(status_every_s=0.05), bus_url=nats.url) as ctx:
+
+        def figure(name: str) -> float:
+            lines = ctx.metrics.render().decode().splitlines()
+            return next((float(line.split()[1]) for line in lines if line.startswith(f"{name} ")), -1.0)
+
+        say(bus, enforced("ahead"), at_s=3600 + 86_400)
+        say(bus, enforced("late"), at_s=3000)
+        await eventually(lambda: 600 <= figure("kerf_event_lag_seconds") < 700, what="the lag of the second")
+        await eventually(lambda: figure("kerf_status_age_seconds") > 0.3, what="an age without an answer")
+
+        async def status(incoming: Incoming) -> None:
+            await bus.respond(incoming, encode(StatusAnswer()))
+
+        await bus.subscribe(queries.STATUS.subject, status)
+        await eventually(lambda: 0 <= figure("kerf_status_age_seconds") < 0.2, what="an answer")
+
+
 async def test_usage_is_exact_across_crash_and_restart(nats: EmbeddedServer, bus: NatsBus, tmp_path: Path) -> None:
     """Events from while the service was down are in the stream, and its own totals on disk; nothing counts twice."""
     config = Config(database=str(tmp_path / "usage.db"), write_every_s=0.05)
