@@ -19,10 +19,18 @@ from shared.formats import decode_yaml
 from shared.redaction import redact
 
 PAGE_COLUMNS = 100
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich would end the process here, in whatever task it is; `cli.__main__` ends it in order."""
+        raise  # noqa: PLE0704 - it is called where the BrokenPipeError is handled
+
+
 # A pipe has no width of its own: neither columns nor words may be lost to a guess.
 # Names and addresses hold what rich takes for emoji codes, such as ":a:".
-out = Console(highlight=False, emoji=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000)
-err = Console(stderr=True, highlight=False, emoji=False)
+out = _Console(highlight=False, emoji=False, soft_wrap=True, width=None if sys.stdout.isatty() else 10_000)
+err = _Console(stderr=True, highlight=False, emoji=False)
 
 
 def use_any_encoding() -> None:

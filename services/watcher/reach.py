@@ -3,8 +3,8 @@
 It is connected to NATS all the same: its feed would still say that it lives, and of the orders it would take its share.
 Where no other watcher reaches the API server either, all stay: an outage is not the fault of one of them.
 
-Of two, not both can leave. One that answers serves and has just reached the API server; one that leaves has not reached
-it for CUT_OFF_S, and has had such an answer.
+Of two, not both can leave. One that answers serves and has just reached the API server, so it does not leave for
+CUT_OFF_S from then on; one that leaves has had such an answer, and has looked once more.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ ANSWERS_S = 4.0
 
 
 class Reach:
-    """`reaches`: whether the API server is reached now, and pods and nodes are followed. It does not raise."""
+    """`reaches`: whether the API server is reached now, and pods and nodes are followed. It does not raise. `serve`
+    raises TimeoutError where not all could be read: it is tried again."""
 
     def __init__(self, bus: Bus, epoch: str, reaches: Callable[[], Awaitable[bool]], log: Any) -> None:
         self._bus, self._epoch, self._reaches, self._log = bus, epoch, reaches, log
         self.state: State = "reads"
+        self._reached_at = 0.0
 
     async def answer(self, incoming: Incoming) -> None:
         """Another watcher asks. Only one that serves and reaches the API server answers."""
@@ -41,23 +43,41 @@ class Reach:
         except ContractError as error:
             self._log.error("reach_query_malformed", error=str(error))
             return
-        if asked.epoch != self._epoch and self.state == "serves" and await self._reaches():
+        if asked.epoch != self._epoch and self.state == "serves" and await self._looks():
             await self._bus.respond(incoming, encode(ReachAnswer(epoch=self._epoch)))
 
     async def run(self, serve: Callable[[], Awaitable[None]], leave: Callable[[], Awaitable[None]]) -> None:
         """Calls `leave` when another one is to do the work, and `serve` when this one can again; until cancelled."""
-        clock = asyncio.get_running_loop().time
-        reached_at = clock()
+        self._reached_at = asyncio.get_running_loop().time()
         while True:
             await asyncio.sleep(LOOK_S)
-            if await self._reaches():
-                reached_at = clock()
+            if await self._looks():
                 if self.state == "left":
-                    self._log.info("watcher_serves_again", epoch=self._epoch)
-                    await serve()
-            elif self.state == "serves" and clock() - reached_at >= CUT_OFF_S and (other := await self._another()):
-                self._log.error("watcher_cut_off", seconds=round(clock() - reached_at), serves_instead=other)
+                    await self._return(serve)
+            elif self._is_cut_off() and (other := await self._another()) and await self._is_still_cut_off():
+                self._log.error("watcher_cut_off", serves_instead=other)
                 await leave()
+
+    async def _return(self, serve: Callable[[], Awaitable[None]]) -> None:
+        try:
+            await serve()
+        except TimeoutError:
+            self._log.warning("watcher_not_back", why="the API server has not said in time what there is now")
+        else:
+            self._log.info("watcher_serves_again", epoch=self._epoch)
+
+    async def _looks(self) -> bool:
+        reached = await self._reaches()
+        if reached:
+            self._reached_at = asyncio.get_running_loop().time()
+        return reached
+
+    def _is_cut_off(self) -> bool:
+        return self.state == "serves" and asyncio.get_running_loop().time() - self._reached_at >= CUT_OFF_S
+
+    async def _is_still_cut_off(self) -> bool:
+        """The API server may have come back meanwhile, and this watcher may have said so to the other one."""
+        return self._is_cut_off() and not await self._looks()
 
     async def _another(self) -> str:
         """The epoch of a watcher that reaches the API server; empty: none has said so."""

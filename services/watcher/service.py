@@ -20,7 +20,7 @@ from services.watcher.feed import Feed
 from services.watcher.metrics import export
 from services.watcher.reach import Reach
 from shared.book.states import grant_of
-from shared.bus.port import Handler, Incoming, Subscription
+from shared.bus.port import BusError, Handler, Incoming, Subscription
 from shared.contracts import commands as c
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
@@ -103,12 +103,20 @@ class Watcher(Service):
             "watcher_serves", epoch=self.epoch, pods=self.core.count("Pod"), nodes=self.core.count("Node")
         )
         bus = self._ctx.bus
-        self._for_good = [
-            await bus.subscribe(subjects.QUERY_REACH, self.reach.answer, concurrency=4),
-            *await self.source.serve(bus, self._ctx.log),
-        ]
+        self._for_good = await self.source.serve(bus, self._ctx.log)
+        try:
+            self._for_good.append(await bus.subscribe(subjects.QUERY_REACH, self.reach.answer, concurrency=4))
+        except BusError as error:  # NATS has the permissions of the version before; then no watcher leaves for this one
+            self._ctx.log.warning("reach_not_answered", error=str(error))
         await self._take_part()
-        await self.reach.run(self._take_part, self._leave)
+        await self.reach.run(self._return, self._leave)
+
+    async def _return(self) -> None:
+        """Takes part again, once all that there is now has been read: the watches may have been silent for a while.
+        Raises TimeoutError."""
+        async with asyncio.timeout(FRESH_S):
+            await self.source.refresh()
+        await self._take_part()
 
     async def _take_part(self) -> None:
         """From now on orders and questions come here, and the feed goes out."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable
 
 import msgspec
@@ -34,7 +35,7 @@ class HealthServer:
     def __init__(self) -> None:
         self._routes: dict[str, Callable[[], Answer]] = {}
         self._server: asyncio.Server | None = None
-        self._connections = 0
+        self._connections: OrderedDict[asyncio.StreamWriter, None] = OrderedDict()
 
     def route(self, path: str, answer: Callable[[], Answer]) -> None:
         self._routes[path] = answer
@@ -52,11 +53,9 @@ class HealthServer:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """A client that sends nothing, or does not read, is cut off: each keeps a connection, and a whole answer."""
-        if self._connections >= CONNECTIONS_MOST:
-            log.warning("http_connection_refused", most=CONNECTIONS_MOST)
-            writer.transport.abort()
-            return
-        self._connections += 1
+        if len(self._connections) >= CONNECTIONS_MOST:  # the oldest goes: idle ones would keep every probe out
+            self._connections.popitem(last=False)[0].transport.abort()
+        self._connections[writer] = None
         try:
             async with asyncio.timeout(REQUEST_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -73,7 +72,7 @@ class HealthServer:
             log.debug("http_request_failed", error=repr(error))  # a scanner or a probe that gave up; nothing of ours
             writer.transport.abort()
         finally:
-            self._connections -= 1
+            self._connections.pop(writer, None)
             writer.close()
 
     def _answer(self, head: bytes) -> Answer:

@@ -52,10 +52,10 @@ class Installation:
                 why = str(error)
             self.problem = why
         if not why:
-            self._ctx.health.clear("interposer")
+            self._ctx.health.clear("library")
             self._ctx.log.info("interposer_installed", library=str(self.library))
         elif why != before:
-            self._ctx.health.set("interposer", ok=True, detail=f"slices that need the interposer do not start: {why}")
+            self._ctx.health.set("library", ok=True, detail=f"slices that need the interposer do not start: {why}")
             self._ctx.log.error(
                 "interposer_not_installed", error=why, effect="slices that need it do not start; each start tries again"
             )

@@ -154,7 +154,8 @@ def test_an_account_without_a_name_can_cordon(monkeypatch: pytest.MonkeyPatch) -
     assert cordon._user() == str(os.getuid())
 
 
-async def test_a_url_that_is_none_is_said() -> None:
+async def test_a_url_that_is_none_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asking, "configure_logging", lambda *_, **__: None)  # of the process, and so of other tests
     with pytest.raises(Failure, match=r"no NATS at nats://\[::1"):
         async with connected("nats://[::1"):
             raise AssertionError("it connected")

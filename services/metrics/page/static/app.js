@@ -61,7 +61,7 @@ async function follow() {
   };
   stream.addEventListener("signed-out", () => {
     stream.close();
-    begin();
+    begin().catch(again);
   });
 }
 
@@ -134,8 +134,9 @@ async function begin() {
     if (session.token) $("token").focus();
     return;
   }
-  await show();
+  const [shown] = await Promise.allSettled([show()]); // a view whose question fails does not keep the map from its stream
   await follow();
+  if (shown.reason?.status === 401) throw shown.reason;
 }
 
 document.querySelector(".skip").addEventListener("click", (event) => {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
@@ -32,8 +33,8 @@ async def test_a_client_that_does_not_read_is_cut_off(
     server, port = served
     _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     writer.write(GET)
-    await eventually(lambda: server._connections == 1, what="the connection")
-    await eventually(lambda: server._connections == 0, what="its end")
+    await eventually(lambda: len(server._connections) == 1, what="the connection")
+    await eventually(lambda: len(server._connections) == 0, what="its end")
     writer.close()
 
 
@@ -44,20 +45,21 @@ async def test_one_that_reads_gets_all_of_a_large_answer(served: tuple[HealthSer
     writer.close()
 
 
-async def test_more_connections_than_a_service_needs_are_refused_until_others_end(
+async def test_idle_connections_keep_no_probe_out(
     served: tuple[HealthServer, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(http, "CONNECTIONS_MOST", 1)
+    """Any pod may open them. The oldest goes for a new one."""
+    monkeypatch.setattr(http, "CONNECTIONS_MOST", 2)
     server, port = served
-    _, idle = await asyncio.open_connection("127.0.0.1", port)
-    await eventually(lambda: server._connections == 1, what="the first connection")
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(GET)
-    with pytest.raises(ConnectionResetError):
-        await reader.read()
-    idle.close()
-    await eventually(lambda: server._connections == 0, what="its end")
+    idle = []
+    for number in range(2):
+        idle.append(await asyncio.open_connection("127.0.0.1", port))
+        await eventually(lambda number=number: len(server._connections) == number + 1, what="the connection")
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     writer.write(GET)
     assert (await reader.read()).startswith(b"HTTP/1.1 200 OK")
-    writer.close()
+    with contextlib.suppress(ConnectionResetError):
+        assert await idle[0][0].read() == b"", "the oldest was ended"
+    assert not idle[1][0].at_eof()
+    for _, one in (*idle, (reader, writer)):
+        one.close()

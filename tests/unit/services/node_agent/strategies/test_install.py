@@ -113,11 +113,11 @@ async def test_an_installation_that_has_failed_is_named_and_tried_again(build: P
     for _ in range(2):
         await made.install()
         assert "ld.so.preload.new" in made.problem
-        assert "slices that need the interposer do not start" in str(context.health.report()["parts"]["interposer"])
+        assert "slices that need the interposer do not start" in str(context.health.report()["parts"]["library"])
     assert context.said == ["interposer_not_installed"], "once, until it has another reason"
     obstacle.rmdir()
     await made.install()
-    assert (made.problem, "interposer" in context.health.report()["parts"]) == ("", False)
+    assert (made.problem, "library" in context.health.report()["parts"]) == ("", False)
     assert made.library.read_bytes() == b"the library"
 
 
