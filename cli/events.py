@@ -35,11 +35,15 @@ _ABOUT = ("uid", "namespace", "name", "grant_id", "traceparent", "boot_id", "cre
 async def run(args: argparse.Namespace) -> None:
     """Until interrupted, or until --count events have come."""
     left = args.count
-    done, reader_ended, closed = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def end(error: Exception | None = None) -> None:
+        if not over.done():
+            over.set_exception(error) if error is not None else over.set_result(None)
 
     async def show(incoming: Incoming) -> None:
         nonlocal left
-        if done.is_set() or reader_ended.is_set():
+        if over.done():
             return
         try:
             envelope, event = unwrap(incoming.payload)
@@ -55,18 +59,19 @@ async def run(args: argparse.Namespace) -> None:
             return  # it is published for each namespace that it is about
         try:
             _print(incoming.payload, envelope, event, as_json=args.json)
-        except BrokenPipeError:  # whatever read this has ended
-            reader_ended.set()
+        except BrokenPipeError as error:  # whatever read this has ended
+            end(error)
             return
         if left:
             left -= 1
             if not left:
-                done.set()
+                end()
 
     async def again() -> None:
         err.print("[yellow]connected to NATS again; events of the time between are missing here[/yellow]")
 
-    async with connected(args.nats, on_closed=lambda _: closed.set()) as bus:
+    lost = Failure("the connection to NATS is lost for good; run the command again")
+    async with connected(args.nats, on_closed=lambda _: end(lost)) as bus:
         bus.on_reconnect(again)
         subject = (
             subjects.EVENTS_ALL
@@ -74,14 +79,7 @@ async def run(args: argparse.Namespace) -> None:
             else f"{subjects.VERSION}.event.*.*.ns.{subjects.token(args.namespace)}"
         )
         await bus.subscribe(subject, show)
-        ends = [asyncio.create_task(event.wait()) for event in (done, reader_ended, closed)]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for end in ends:
-            end.cancel()
-        if reader_ended.is_set():
-            raise BrokenPipeError
-        if closed.is_set():
-            raise Failure("the connection to NATS is lost for good; run the command again")
+        await over
 
 
 def _print(payload: bytes, envelope: Envelope, event: Any, *, as_json: bool) -> None:

@@ -231,10 +231,11 @@ class MetricsService(Service):
             self._ctx.log.warning("event_unreadable", subject=entry.subject, sequence=entry.sequence, error=str(error))
         else:
             self._note(self.core.event(envelope, event))
+            at_s = seconds_of(envelope.time)
             if self._config.page_port >= 0:
-                self.fleet.event(event, seconds_of(envelope.time))
+                self.fleet.event(event, at_s)
             # Of this event: one of a machine with its clock ahead would hide all that come late after it.
-            self._lag_s = max(0.0, self._ctx.now() - seconds_of(envelope.time))
+            self._lag_s = max(0.0, self._ctx.now() - at_s)
         self._sequence, self._stream = entry.sequence, entry.stream
 
     async def _inventory(self, entry: KvEntry) -> None:

@@ -7,8 +7,9 @@ size is not known yet counts by compute until its inventory was received.
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -199,9 +200,7 @@ class UsageBook:
     def write(self, records: Iterable[Record], sequence: int, stream: str = "") -> None:
         """All of it or nothing, with the place in the event stream that it reaches to (`LogEntry.stream` tells one
         stream from the next). Raises sqlite3.Error."""
-        db = self._db
-        db.execute("BEGIN IMMEDIATE")
-        try:
+        with self._all_or_nothing() as db:
             for record in records:
                 self._write(record)
             if sequence:
@@ -214,9 +213,15 @@ class UsageBook:
                     "excluded.name",
                     (stream,),
                 )
-            db.execute("COMMIT")
+
+    @contextlib.contextmanager
+    def _all_or_nothing(self) -> Iterator[sqlite3.Connection]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._db
+            self._db.execute("COMMIT")
         except BaseException:
-            db.execute("ROLLBACK")
+            self._db.execute("ROLLBACK")  # or no transaction after it could begin
             raise
 
     def _write(self, record: Record) -> None:
@@ -383,14 +388,8 @@ class UsageBook:
     def forget(self, before_ms: int) -> int:
         """Takes out slices that ended before then, and of the others what they had before their last change until then;
         returns how many grants."""
-        self._db.execute("BEGIN IMMEDIATE")
-        try:
-            gone = self._forget(before_ms)
-        except BaseException:
-            self._db.execute("ROLLBACK")  # or no write after it could begin
-            raise
-        self._db.execute("COMMIT")
-        return gone
+        with self._all_or_nothing():
+            return self._forget(before_ms)
 
     def _forget(self, before_ms: int) -> int:
         old = "(SELECT grant_id FROM ended WHERE ended_ms < ?)"

@@ -62,6 +62,6 @@ class GoneGpus:
         return ""
 
     def _may_be_made_yet(self, share: GpuShare, gpu: Gpu | None) -> bool:
-        """Whether the layout of a GPU without instances may not have been made, or proven, since the boot. One whose
-        instance was there has been: it is gone like one beside others, as where all of them were the agent's own."""
+        """Whether the layout of a GPU without instances may not have been made, or proven, since the boot. Where the
+        instance was there it has been: it is gone like one beside others, as where all of them were the agent's own."""
         return gpu is not None and not gpu.mig_instances and (share.mig is None or share.mig.uuid not in self._had)

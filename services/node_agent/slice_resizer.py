@@ -16,7 +16,6 @@ from services.node_agent.core import Agent
 from services.node_agent.strategies.slices import Key, Slice, slice_of
 from services.node_agent.strategies.suspension import Suspender
 from shared.model.grant import Grant
-from shared.model.strategies import REMOTE
 from shared.model.suspension import Suspension, goes_to_host
 from shared.model.units import MIB
 from shared.service import Context
@@ -43,10 +42,8 @@ def as_it_is_now(
     if (why := agent.resizes.start_refusal(order.grant_id) or moving.start_refusal(known)) is not None:
         raise ValueError(why[1])
     share = known.share(order.container)
-    if share is not None and share.strategy == REMOTE:
-        share = share.served  # this node serves it, by an ordinary slice
-    if share is not None and share != order.share:
-        slice_ = slice_of(order.uid, order.container, share, grant, agent.node)
+    if share is not None and share.served != order.share:  # what starts here of a served slice is an ordinary one
+        slice_ = slice_of(order.uid, order.container, share.served, grant, agent.node)
     return slice_, known.grant.suspension
 
 

@@ -146,15 +146,16 @@ class Announcer:
         return False
 
     async def _report(self, order: ReportPending) -> None:
-        pod = self._find_pod(order.namespace, order.name)
-        if (pod is None or pod.metadata.uid != order.uid) and order.uid not in self._early:
+        found = self._find_pod(order.namespace, order.name)
+        pod = found if found is not None and found.metadata.uid == order.uid else None
+        if pod is None and order.uid not in self._early:
             # Placement may follow a watcher that is further on, and says a reason once. A pod that is not known at the
             # next try is gone.
             self._early.add(order.uid)
             self._reports.setdefault(order.uid, order)
             return
         self._early.discard(order.uid)
-        if pod is None or pod.metadata.uid != order.uid or pod.spec.node_name or stands(pod, order):
+        if pod is None or pod.spec.node_name or stands(pod, order):
             return
         result = await self._writes.pods.report_unscheduled(
             order.namespace,

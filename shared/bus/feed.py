@@ -24,6 +24,7 @@ PROBE_S = 0.25
 PROBES = 2
 """So often in a row must nothing listen: a watcher that connects anew listens again within a moment."""
 ANSWER_S = 2.0
+"""How long a watcher that works takes to say that it is there."""
 PAGE_TIMEOUT_S = 20.0
 _BUFFER_MOST = 50_000
 _NO_SNAPSHOT = "none"
@@ -186,14 +187,11 @@ class Feed:
     async def _pages(self) -> list[SnapshotPage]:
         # One that hangs, or that NATS has not given up yet, would keep the question until the page's time is over.
         answering = await self._request(subjects.QUERY_SNAPSHOT, SnapshotRequest(snapshot=_NO_SNAPSHOT), ANSWER_S)
-        first = await self._page(subjects.snapshot_of(answering.epoch), SnapshotRequest(fresh=True))
+        own = subjects.snapshot_of(answering.epoch)
+        first = await self._page(own, SnapshotRequest(fresh=True))
         pages = [first]
         for number in range(1, first.pages):
-            pages.append(
-                await self._page(
-                    subjects.snapshot_of(first.epoch), SnapshotRequest(snapshot=first.snapshot, page=number)
-                )
-            )
+            pages.append(await self._page(own, SnapshotRequest(snapshot=first.snapshot, page=number)))
         return pages
 
     async def _page(self, subject: str, request: SnapshotRequest) -> SnapshotPage:

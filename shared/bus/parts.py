@@ -27,11 +27,11 @@ PART = "Kerf-Part"
 ERROR = "Kerf-Error"
 
 PART_BYTES = 512 * 1024
-log = structlog.get_logger("bus")
-
 _NUMBER = re.compile(r"[0-9]{1,9}")
 MAX_ANSWER_BYTES = 64 * 1024 * 1024
 """A larger answer is refused: the server cuts off a client for which more than this waits."""
+
+log = structlog.get_logger("bus")
 
 
 class _Refused(msgspec.Struct):

@@ -289,7 +289,7 @@ async def test_a_watcher_that_alone_does_not_reach_the_server_leaves_the_work_to
 
 
 def _through(wire: Wire, plane: ControlPlane, folder: Path) -> str:
-    """A kubeconfig whose connections go over the wire."""
+    """A kubeconfig for connections over the wire."""
     document = json.loads(plane.kubeconfig().read_text())
     document["clusters"][0]["cluster"]["server"] = f"https://127.0.0.1:{wire.port}"
     (folder / "through-the-wire.kubeconfig").write_text(json.dumps(document))

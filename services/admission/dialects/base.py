@@ -116,9 +116,7 @@ def manifest_of(pod: Json) -> Manifest:
     metadata = pod.get("metadata") or {}
     return Manifest(
         named=frozenset(named_resources(pod)),
-        written=frozenset(
-            name for _, container in containers(pod) for half in amounts(container).values() for name in half
-        ),
+        written=frozenset(name for _, container in containers(pod) for name in written_resources(container)),
         annotations=metadata.get("annotations") or {},
         labels=metadata.get("labels") or {},
         scheduler=(pod.get("spec") or {}).get("schedulerName") or "",
@@ -134,6 +132,11 @@ def named_resources(pod: Json) -> set[str]:
         for name, value in half.items()
         if nonzero(value)
     }
+
+
+def written_resources(container: Json) -> set[str]:
+    """Every resource that a container names, in whatever amount."""
+    return {name for half in amounts(container).values() for name in half}
 
 
 def nonzero(value: object) -> bool:

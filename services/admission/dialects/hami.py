@@ -19,6 +19,7 @@ from services.admission.dialects.base import (
     own_priority_class,
     refuse_annotations,
     where_of,
+    written_resources,
 )
 from services.admission.dialects.selection import selection
 from shared.model import names
@@ -116,7 +117,7 @@ def _priority(pod: Json, setting: Setting) -> str:
     """The PriorityClass that a pod of high priority gets. HAMi-core takes a task without the variable for one of
     priority 1 (src/multiprocess/multiprocess_memory_limit.c), so all from 1 on are ordinary."""
     for _, container in containers(pod):
-        if PRIORITY in _named(container) and amount(container, PRIORITY) == 0:
+        if PRIORITY in written_resources(container) and amount(container, PRIORITY) == 0:
             if own_priority_class(pod, setting):
                 return ""
             if not setting.hami.high_priority_class:
@@ -128,8 +129,3 @@ def _priority(pod: Json, setting: Setting) -> str:
                 )
             return setting.hami.high_priority_class
     return ""
-
-
-def _named(container: Json) -> set[str]:
-    resources = container.get("resources") or {}
-    return {name for half in ("limits", "requests") for name in resources.get(half) or {}}

@@ -3,7 +3,7 @@ nvidia.com/gpu is read too, for NVIDIA's own plugin serves the same names."""
 
 from __future__ import annotations
 
-from services.admission.dialects.base import Json, Manifest, Setting, Translation, amount, amounts, containers
+from services.admission.dialects.base import Json, Manifest, Setting, Translation, amount, containers, written_resources
 from shared.model import names
 from shared.model.mig import PROFILES
 
@@ -28,6 +28,6 @@ def instances(container: Json) -> dict[str, str]:
     """The container's instances in Kerf's resources."""
     return {
         names.PREFIX_MIG + name.removeprefix(_PREFIX): str(count)
-        for name in sorted(RESOURCES & {name for half in amounts(container).values() for name in half})
+        for name in sorted(RESOURCES & written_resources(container))
         if (count := amount(container, name))
     }

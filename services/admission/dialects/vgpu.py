@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from services.admission.dialects.base import Json, Vgpu, amount, amounts, where_of
+from services.admission.dialects.base import Json, Vgpu, amount, where_of, written_resources
 from shared.model import names
 from shared.model.request import RequestError
 
@@ -95,7 +95,7 @@ def read(container: Json, of: Names, setting: Vgpu) -> PerGpu | None:
 
 def _wants_all(container: Json, of: Names, percent: int) -> bool:
     """By what is written, in whatever amount: an amount of 0 is one."""
-    written = {name for half in amounts(container).values() for name in half}
+    written = written_resources(container)
     return of.cores not in written and (percent == _ALL or written.isdisjoint((of.memory, of.percent)))
 
 

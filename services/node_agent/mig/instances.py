@@ -216,8 +216,9 @@ class MigInstances:
             self._not_destroyed.pop(one, None)
 
     def _not_held(self) -> list[Own]:
-        """The agent's instances that no container of their pod holds, and no container of another pod either: one whose
-        grant names an instance by its UUID was given that one, and no place for one, while the layout was fixed."""
+        """The agent's instances that no container of their pod holds, and no container of another pod either: a
+        grant that names an instance by its UUID is of that one, and of no place for one, from when the layout was
+        fixed."""
         shares = list(self._held())
         held = {(uid, place_of(share)) for uid, share in shares}
         named = {place_of(share) for _, share in shares if share.mig is not None and share.mig.uuid}

@@ -205,7 +205,7 @@ def _rules(
 
 
 def _foremost(mine: Slice, before: tuple[Key, ...], on: Mapping[str, list[Slice]]) -> tuple[Key, ...]:
-    """Returns those to whose work the slice yields, of all that come `before` it: as many as a control block names.
+    """Returns those that the slice yields to, of all that come `before` it: as many as a control block names.
 
     From each GPU in turn the first one that is left, so that the slice yields on all of them: reserved slices by their
     share, then the others by rank. So those that are left out have the least to lose.

@@ -306,7 +306,7 @@ class SliceRegistry:
             self._files.fit()
 
     def _leave(self, key: Key) -> bool:
-        """Closes the slice's control block, whose files stay. Returns whether it had one."""
+        """Closes the slice's control block; its files stay. Returns whether it had one."""
         self._slices.pop(key, None)
         self._overrides.pop(key, None)
         self._lent.pop(key, None)
@@ -331,7 +331,7 @@ class SliceRegistry:
 
     def _publish_each(self, *, until_error: bool = False) -> dict[Key, OSError | ValueError]:
         """Writes the rules of all slices, first those that lose GPU time, so that no time is given to two slices at
-        once. Returns the errors of those whose rules could not be written."""
+        once. Returns the errors, by slice."""
         errors: dict[Key, OSError | ValueError] = {}
         lent = {key: {uuid: loan.limit_mib for uuid, loan in of.items()} for key, of in self._lent.items()}
         planned = rules.plan(self._slices.values(), self._policy, self._effective_overrides(), lent)

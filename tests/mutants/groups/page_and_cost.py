@@ -157,7 +157,7 @@ MUTANTS = [
         name="a-forgetting-that-fails-stays-open",
         what="a failure to forget leaves its transaction open, and no write begins after it",
         file="services/metrics/usage.py",
-        old='            self._db.execute("ROLLBACK")  # or no write after it could begin\n',
+        old='            self._db.execute("ROLLBACK")  # or no transaction after it could begin\n',
         new="",
         tests=(
             "tests/unit/services/metrics/test_usage.py::test_a_failure_to_forget_does_not_keep_out_the_writes_after_it",

@@ -39,7 +39,7 @@ MUTANTS = [
         name="the-fresh-snapshot-of-whichever",
         what="a reader asks for a fresh snapshot without knowing that a watcher answers",
         file=_FEED,
-        old="self._page(subjects.snapshot_of(answering.epoch), SnapshotRequest(fresh=True))",
+        old="self._page(own, SnapshotRequest(fresh=True))",
         new="self._page(subjects.QUERY_SNAPSHOT, SnapshotRequest(fresh=True))",
         tests=(_FEED_TESTS + "test_a_watcher_that_hangs_costs_no_more_than_an_answer",),
     ),
@@ -52,7 +52,7 @@ MUTANTS = [
         tests=(_REACH_TESTS + "test_in_an_outage_of_the_api_server_all_stay",),
     ),
     Mutant(
-        name="who-has-left-answers",
+        name="one-that-has-left-answers",
         what="a watcher that has left, or is cut off, says to another one that it may leave",
         file=_REACH,
         old='asked.epoch != self._epoch and self.state == "serves" and await self._looks()',

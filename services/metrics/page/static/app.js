@@ -134,7 +134,7 @@ async function begin() {
     if (session.token) $("token").focus();
     return;
   }
-  const [shown] = await Promise.allSettled([show()]); // a view whose question fails does not keep the map from its stream
+  const [shown] = await Promise.allSettled([show()]); // the stream does not wait for a view that fails
   await follow();
   if (shown.reason?.status === 401) throw shown.reason;
 }

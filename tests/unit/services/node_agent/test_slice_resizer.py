@@ -12,6 +12,7 @@ import pytest
 
 from services.node_agent import messages as m
 from services.node_agent.slice_resizer import SliceResizer, as_it_is_now
+from services.node_agent.state import KnownGrant
 from services.node_agent.strategies.slices import slice_of
 from shared.model.suspension import Suspension
 from shared.model.units import MIB
@@ -117,3 +118,18 @@ def test_a_container_that_is_still_being_prepared_is_as_suspended_as_its_pod(act
     core.handle(release("a"), 0.0)
     with pytest.raises(ValueError, match="being released"):
         as_it_is_now(core, order, before, None)
+
+
+@pytest.mark.parametrize("memory_mib", [BEFORE_MIB, AFTER_MIB])
+def test_a_served_slice_keeps_the_strategy_that_limits_it(memory_mib: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a slice of strategy `remote`, which has no driver, it ended the agent at its next look."""
+    core = slices(compute=300)
+    core.handle(m.GrantReceived(share("a", compute=300)), 0.0)
+    (order,) = [one for one in core.handle(start("a"), 0.0) if isinstance(one, m.HandOver)]
+    (gpu,) = order.share.gpus
+    remote = msgspec.structs.replace(order.share, strategy="remote", serving=order.share.strategy)
+    order = msgspec.structs.replace(order, share=remote.served)
+    now = msgspec.structs.replace(remote, gpus=(msgspec.structs.replace(gpu, memory_mib=memory_mib),))
+    monkeypatch.setattr(KnownGrant, "share", lambda *_: now)
+    slice_, _ = as_it_is_now(core, order, slice_of(order.uid, order.container, order.share, None, NODE), None)
+    assert (slice_.strategy, slice_.parts[0].memory_mib) == (order.share.strategy, memory_mib)

@@ -208,7 +208,7 @@ async def test_a_fresh_snapshot_is_listed_again(monkeypatch: pytest.MonkeyPatch)
 
 
 class Unanswered(SimulatedSource):
-    """A source whose API server does not answer."""
+    """A source without an answer of its API server."""
 
     async def refresh(self) -> None:
         await asyncio.Event().wait()
@@ -217,7 +217,7 @@ class Unanswered(SimulatedSource):
 async def test_a_fresh_snapshot_that_the_api_server_keeps_waiting_is_refused_in_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Four that wait for ever took all places, and nobody got a snapshot."""
+    """Four that wait for ever took all places, and no reader got a snapshot."""
 
     async def unanswered(*_: Any) -> Unanswered:
         return Unanswered(reporter="test")
