@@ -76,8 +76,9 @@ async def test_a_clock_ahead_hides_no_lag_and_figures_have_an_age(nats: Embedded
             lines = ctx.metrics.render().decode().splitlines()
             return next((float(line.split()[1]) for line in lines if line.startswith(f"{name} ")), -1.0)
 
-        say(bus, enforced("ahead"), at_s=3600 + 86_400)
-        say(bus, enforced("late"), at_s=3000)
+        now_s = time.time() - LONG_AGO_S
+        say(bus, enforced("ahead"), now_s + 86_400)
+        say(bus, enforced("late"), now_s - 600)
         await eventually(lambda: 600 <= figure("kerf_event_lag_seconds") < 700, what="the lag of the second")
         await eventually(lambda: figure("kerf_status_age_seconds") > 0.3, what="an age without an answer")
 
