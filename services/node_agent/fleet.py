@@ -42,7 +42,9 @@ class Fleet:
 
     def boot(self, node: str, now: float) -> list[m.Command]:
         """The first commands of a node. Raises KeyError if there is no such node."""
-        return self._agents[node].handle(m.InventorySeen(self._machines[node].inventory), now)
+        agent, machine = self._agents[node], self._machines[node]
+        out = agent.handle(m.InventorySeen(machine.inventory), now)
+        return out + self._serve(agent, machine, out, now)
 
     def handle(self, node: str, event: m.Input, now: float) -> list[m.Command]:
         """The commands of the node's agent, including those that follow because containers start and end."""
@@ -66,7 +68,8 @@ class Fleet:
             ended: m.Input = m.ContainerEnded(uid, container)
             if lease_now is not None and self._is_serving(agent, lease_now):
                 ended = m.ServerEnded(uid, container, lease_now.grant_id)
-            out += agent.handle(ended, now)
+            following = agent.handle(ended, now)
+            out += following + self._serve(agent, machine, following, now)
         return out
 
     def _start_and_stop(self, agent: Agent, machine: Machine, event: m.Input, now: float) -> list[m.Command]:
@@ -118,6 +121,9 @@ class Fleet:
         return out
 
     def _start(self, agent: Agent, uid: str, container: str, now: float) -> list[m.Command]:
+        known = agent.store.find_by_pod(uid)
+        if known is not None and known.is_serving:
+            return []  # its container is on another node, and its server starts by itself
         started = agent.handle(m.StartRequested(uid, container), now)
         # A grant that was refused as old or as released belongs to no pod that placement should be asked about.
         return [command for command in started if not isinstance(command, m.FetchGrant)]

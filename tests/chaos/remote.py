@@ -151,6 +151,11 @@ class RemoteCluster:
                 await self.pods()
             await asyncio.sleep(LOOK_S)
 
+    async def serves(self, count: int) -> bool:
+        """Whether so many pods have their slice on the serving node, as of a look at all pods."""
+        await self.pods()
+        return self.auditor.running_on(SERVING) == count
+
     async def bound(self, name: str) -> Pod:
         async def seen() -> Pod | None:
             return next((pod for pod in await self.pods() if pod.metadata.name == name and pod.spec.node_name), None)

@@ -97,6 +97,23 @@ async def test_a_side_that_is_killed_leaves_nothing_booked_on_either_node(cluste
     await cluster.free()
 
 
+async def test_a_reboot_of_the_serving_node_gives_the_gpu_of_pods_that_live_to_others(cluster: RemoteCluster) -> None:
+    """What they had on the GPU is gone with their servers. A pod without a controller stays, bound by a void grant."""
+    for number in range(4):
+        await cluster.create(f"first-{number}", PARTS[0])
+    firsts = [await cluster.bound(f"first-{number}") for number in range(4)]
+    await eventually(lambda: cluster.serves(4), within_s=30, every_s=0.1, what="four servers")
+    await cluster.create("second", WHOLE)
+    cluster.kill_agent("agent-serving")
+    await cluster.repair()
+    await cluster.bound("second")
+    await eventually(lambda: cluster.serves(1), within_s=30, every_s=0.1, what="the server of the second")
+    assert {pod.metadata.name for pod in await cluster.pods()} >= {pod.metadata.name for pod in firsts}
+    assert cluster.auditor.violations == ()
+    await cluster.load.clear()
+    await cluster.free()
+
+
 async def test_the_deletion_of_the_clients_node_frees_the_gpu_by_the_serving_nodes_word(cluster: RemoteCluster) -> None:
     await cluster.create("first", WHOLE)
     first = await cluster.bound("first")

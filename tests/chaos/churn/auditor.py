@@ -2,7 +2,8 @@
 Pure.
 
 Nothing is suspended in its cluster, because its nodes enforce nothing: a grant counts in full while its pod is bound
-and alive.
+and alive. Except for what a pod had of another node's GPU when that node rebooted: its server is gone for good, and a
+pod without a controller stays, bound by a void grant.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ class Auditor:
         self._gpus = gpus
         self._found: dict[Violation, None] = {}
         self._running: dict[tuple[str, str, str], Started] = {}
+        self._rebooted: set[tuple[str, str]] = set()
+        """(grant id, node) of what ran on a node when that went down."""
         self._grants: dict[str, str] = {}
         """By pod's uid: the annotation as it was first seen."""
 
@@ -87,7 +90,12 @@ class Auditor:
 
     def gone_dark(self, nodes: Collection[str]) -> None:
         """The process that simulates these nodes was killed: they are down, and nothing runs there."""
+        self._rebooted.update((ended.grant_id, ended.node) for ended in self._running.values() if ended.node in nodes)
         self._running = {key: started for key, started in self._running.items() if started.node not in nodes}
+
+    def running_on(self, node: str) -> int:
+        """Containers with a slice of this node's GPUs that were heard to start and not to end."""
+        return sum(started.node == node for started in self._running.values())
 
     # --- at any time --------------------------------------------------------------------------------------------
 
@@ -105,6 +113,8 @@ class Auditor:
         for pod, grant in bound.values():
             by = f"{pod.metadata.name} bound by {grant.grant_id}"
             for share in _shares(grant) if _lives(pod) else ():
+                if share.node != pod.spec.node_name and (grant.grant_id, share.node) in self._rebooted:
+                    continue
                 granted.add((grant.grant_id, share.node, share.uuid))
                 taken[share.node, share.uuid].add(share.memory_mib, share.compute_milli, by)
         for started in self._running.values():

@@ -112,6 +112,36 @@ def test_containers_that_ended_or_started_later_or_were_on_a_killed_process_do_n
     assert auditor.violations == ()
 
 
+def remote(auditor: Auditor) -> Grant:
+    """A grant of a GPU of n1, whose server runs there for a pod on n2."""
+    share = GpuShare(node="n1", uuid="G1", memory_mib=MIB, compute_milli=1000)
+    container = ContainerGrant(strategy="remote", gpus=(share,), serving="exclusive")
+    granted = Grant(grant_id="g1", term=1, containers={"main": container})
+    auditor.heard([started("a", granted)], ["n1"])
+    return granted
+
+
+def test_a_pod_has_nothing_of_another_nodes_gpu_after_that_node_has_rebooted(auditor: Auditor) -> None:
+    pods = [pod("a", remote(auditor), node="n2"), pod("b", grant("g2"))]
+    auditor.gone_dark(["n1"])
+    auditor.look(pods, {}, 1.0)
+    assert auditor.violations == ()
+
+
+def test_a_server_that_starts_again_after_the_reboot_counts(auditor: Auditor) -> None:
+    granted = remote(auditor)
+    auditor.heard([Booted(), started("a", granted, at=0.5)], ["n1"])
+    auditor.look([pod("a", granted, node="n2"), pod("b", grant("g2"))], {}, 1.0)
+    assert kinds(auditor) == ["double booking"]
+
+
+def test_a_reboot_of_the_pods_own_node_ends_none_of_its_grant(auditor: Auditor) -> None:
+    granted = remote(auditor)
+    auditor.gone_dark(["n2"])
+    auditor.look([pod("a", granted, node="n2"), pod("b", grant("g2"))], {}, 1.0)
+    assert kinds(auditor) == ["double booking"]
+
+
 def test_one_grant_on_two_pods(auditor: Auditor) -> None:
     part = (1024, 10)
     auditor.look([pod("a", grant("g1", part=part)), pod("b", grant("g1", part=part))], {}, 1.0)

@@ -8,7 +8,7 @@ import msgspec
 
 from services.node_agent import messages as m
 from services.node_agent.fleet import Fleet
-from services.simulator.hollow import inventory_of, machines
+from services.simulator.hollow import HollowMachine, inventory_of, machines
 from shared.contracts.events import SliceEnforced
 from shared.contracts.node_commands import (
     Accepted,
@@ -146,6 +146,40 @@ def test_hollow_nodes_serve_gpus_to_each_other() -> None:
     order = m.ReleaseReceived(NodeRelease(term=1, uid="u-p", grant_id="g-p"))
     assert released(made.handle("a", order, 0)) == ["g-p"]
     assert released(made.handle("b.example", order, 0)) == ["g-p"]
+
+
+class Watched(HollowMachine):
+    """Notes which grants' containers have started. They end when they are let."""
+
+    def __init__(self, node: HollowNode, boot_id: str) -> None:
+        super().__init__(node, boot_id)
+        self.started: list[str] = []
+        self.lets_end = False
+
+    def start(self, uid: str, container: str, grant_id: str, share: ContainerGrant) -> None:
+        self.started.append(grant_id)
+
+    def take_ended(self, now: float) -> Sequence[tuple[str, str]]:
+        return super().take_ended(now) if self.lets_end else ()
+
+
+def test_a_server_starts_by_the_end_of_another_one_and_at_the_start_of_the_process() -> None:
+    node = msgspec.structs.replace(NODES[0], remote=RemoteAbility(address="a:1"))
+    machine = Watched(node, "boot-1")
+    made = Fleet({"a": machine})
+    made.boot("a", 0)
+    made.handle("a", m.SyncReceived(NodeSync(term=1, node="a")), 0)
+    made.handle("a", m.GrantReceived(remote("p", "serving", memory=600)), 0)
+    assert refusal(made.handle("a", m.GrantReceived(remote("q", "serving", memory=600)), 0)) == "gpu-memory-full"
+    saved = made.checkpoint("a")
+    made.handle("a", m.ReleaseReceived(NodeRelease(term=1, uid="u-p", grant_id="g-p")), 1)
+    machine.lets_end = True
+    assert released(made.handle("a", m.Reconnected(), 10)) == ["g-p"]
+    assert machine.started == ["g-p", "g-q"]
+
+    again = Watched(node, "boot-2")
+    Fleet({"a": again}, {"a": saved}).boot("a", 20)
+    assert again.started == ["g-q"], "what ran in the boot before is given back, and leaves room"
 
 
 def test_a_hollow_container_whose_grant_no_leader_knows_ends() -> None:
