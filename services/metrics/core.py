@@ -7,6 +7,7 @@ crash do rise twice, as Prometheus' counters start again anyway).
 from __future__ import annotations
 
 import datetime
+import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -37,6 +38,8 @@ KNOWN_PODS = 100_000
 ENDED_KEPT = 50_000
 AMOUNT_MOST = 2**40
 """MiB of GPU memory, or thousandths of a GPU: an agent that says more is not believed."""
+FIGURES_KEPT_S = 60.0
+"""Placement's figures are shown for so long after its last answer: without an end they would look healthy."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -45,7 +48,8 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Core:
-    def __init__(self, metrics: Metrics) -> None:
+    def __init__(self, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
         self._uids: OrderedDict[tuple[str, str], str] = OrderedDict()
         self._held: dict[str, dict[str, Held]] = {}
         """What is handed over, by grant and container."""
@@ -57,6 +61,10 @@ class Core:
         self._model: dict[str, str] = {}
         self.status = StatusAnswer()
         self.queues: tuple[QueueStanding, ...] = ()
+        self._began_s = monotonic()
+        self._status_s: float | None = None
+        """When placement gave its figures last; None: it has not yet."""
+        self._queues_s: float | None = None
         self._declare(metrics)
 
     # --- in ---------------------------------------------------------------------------------------------------
@@ -94,6 +102,14 @@ class Core:
             case SliceReleased() | GrantEnded():
                 return self.end(event.grant_id, at_s)
         return []
+
+    def answered(self, status: StatusAnswer) -> None:
+        """Placement's figures of now."""
+        self.status, self._status_s = status, self._monotonic()
+
+    def queues_answered(self, queues: tuple[QueueStanding, ...]) -> None:
+        """Placement's queues of now."""
+        self.queues, self._queues_s = queues, self._monotonic()
 
     def _suspension(self, event: PodSuspended | PodResumed) -> None:
         if isinstance(event, PodSuspended):
@@ -236,6 +252,11 @@ class Core:
                     labels=("node", "model"),
                     former=shown.before(),
                 )
+        metrics.observe_by(
+            "kerf_status_age_seconds",
+            "How long ago placement last gave the figures of nodes, GPUs and pods; since the start, if it has not yet.",
+            self._status_age_s,
+        )
         for field, shown in _STATUS.items():
             metrics.observe_by(
                 shown.name, shown.text, partial(self._of_status, field, shown.unit), former=shown.before()
@@ -251,10 +272,19 @@ class Core:
 
     def _of_queues(self, field: str, unit: float) -> dict[tuple[str, ...], float]:
         """Without those of which nothing is said, such as a limit."""
+        if not self._is_fresh(self._queues_s):
+            return {}
         return {(q.name,): value * unit for q in self.queues if (value := getattr(q, field)) is not None}
 
-    def _of_status(self, field: str, unit: float) -> float:
-        return float(getattr(self.status, field) * unit)
+    def _of_status(self, field: str, unit: float) -> dict[tuple[str, ...], float]:
+        """No sample where placement has not answered: a 0 would mean that all is well."""
+        return {(): float(getattr(self.status, field) * unit)} if self._is_fresh(self._status_s) else {}
+
+    def _status_age_s(self) -> float:
+        return self._monotonic() - (self._began_s if self._status_s is None else self._status_s)
+
+    def _is_fresh(self, answered_s: float | None) -> bool:
+        return answered_s is not None and self._monotonic() - answered_s <= FIGURES_KEPT_S
 
 
 def _capacity(node: str, at_s: float, gpus: int, models: Iterable[str], by_model: Mapping[str, int]) -> Capacity:

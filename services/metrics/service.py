@@ -131,11 +131,6 @@ class MetricsService(Service):
             "kerf_event_lag_seconds", "Age of the newest event when it was heard.", lambda: self._lag_s
         )
         ctx.metrics.observe_by(
-            "kerf_status_age_seconds",
-            "How long ago placement last gave the figures of nodes, GPUs and pods; since the start, if it has not yet.",
-            lambda: self._ctx.now() - self._status_at_s,
-        )
-        ctx.metrics.observe_by(
             "kerf_usage_records_waiting",
             "Usage records that are not on disk yet.",
             lambda: float(len(self._records)),
@@ -147,7 +142,7 @@ class MetricsService(Service):
             "kerf_usage_ends_missed_total", "Grants that had ended by placement's book, and of which no event told it."
         )
         ctx.metrics.observe_by("kerf_traces_kept", "Traces that can be asked for.", lambda: float(len(self._traces)))
-        self._lag_s, self._are_nodes_listed, self._status_at_s = 0.0, False, ctx.now()
+        self._lag_s, self._are_nodes_listed = 0.0, False
         await ctx.bus.subscribe(metrics_queries.USAGE.subject, self._usage)
         await ctx.bus.subscribe(metrics_queries.COST.subject, self._cost)
         await ctx.bus.subscribe(metrics_queries.TRACE.subject, self._trace)
@@ -359,19 +354,17 @@ class MetricsService(Service):
         while True:
             await asyncio.sleep(self._config.status_every_s)
             try:
-                self.core.status = decode(await self._ctx.bus.request(queries.STATUS.subject, query), StatusAnswer)
-                self._status_at_s = self._ctx.now()
+                self.core.answered(decode(await self._ctx.bus.request(queries.STATUS.subject, query), StatusAnswer))
                 self.fleet.reconcile(self.core.status.waiting_uids, self.core.status.pods_waiting)
                 now_ms = round(self._ctx.now() * 1000)
                 if 0 < now_ms - sampled_ms < LONGEST_SAMPLE * self._config.status_every_s * 1000:
                     self._note([Stranded(now_ms, self.core.status.fragmentation_milli, now_ms - sampled_ms)])
                 sampled_ms = now_ms
-                self.core.queues = decode(
-                    await self._ctx.bus.request(queries.QUEUES.subject, encode(QueuesQuery())), QueuesAnswer
-                ).queues
+                queues = await self._ctx.bus.request(queries.QUEUES.subject, encode(QueuesQuery()))
+                self.core.queues_answered(decode(queues, QueuesAnswer).queues)
                 self._ctx.health.set("placement", ok=True)
             except (BusError, ContractError) as error:
-                # The earlier figures stay; kerf_status_age_seconds says how old they are.
+                # The earlier figures stay for a minute; kerf_status_age_seconds says how old they are.
                 self._ctx.health.set("placement", ok=True, detail=f"placement does not answer: {error}")
 
     async def _looks_for_missed_ends(self) -> None:

@@ -109,7 +109,7 @@ def problems(expression: str, labels: dict[str, set[str]]) -> Iterable[str]:
     if listed:
         plain, grouped = listed[1], {listed[2]}
     bare = _GROUPING.sub("", re.sub(r"\{[^}]*\}", "", plain))
-    names = {word for word in re.findall(r"[a-z_:][a-z0-9_:]*", bare) if word not in _WORDS}
+    names = {word for word in re.findall(r"\b[a-z_:][a-z0-9_:]*", bare) if word not in _WORDS}
     yield from (f"no service exports {name}" for name in sorted(names - labels.keys()))
     yield from (
         f"{name} has no label {label}" for name, label in sorted(selected) if label not in labels.get(name, set())

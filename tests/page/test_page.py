@@ -28,7 +28,7 @@ from shared.service import Context, running
 from tests.support.browser import opened
 from tests.support.fleet import answer_for_placement, publish_fleet
 from tests.support.waiting import eventually
-from tests.unit.services.metrics.page.test_server import Answers, Fleet
+from tests.unit.services.metrics.page.test_server import Answers, Clock, Fleet
 
 pytestmark = pytest.mark.xdist_group("page")
 NODES = [{"name": f"gpu-{i}", "model": "NVIDIA-H200", "count": 4, "memory_mib": 143_771} for i in range(3)]
@@ -325,10 +325,12 @@ async def test_a_page_follows_again_after_an_answer_that_ends_its_stream(
     """A proxy's 502, or a server that knows no session any more: the browser does not connect again by itself, and the
     map stood still for as long as the page was open."""
     fleet, answers = PageFleet(1_000_000), Answers()
+    fleet.inventory("old", inventory("old"))
     server = PageServer(fleet, answers, NoSignIn("127.0.0.1"), session_s=60)
     port = await server.start("127.0.0.1", 0)
     async with opened(chromium, f"http://127.0.0.1:{port}/#fleet", complaints=complaints) as page:
         await page.get_by_role("radio", name="Table").check()
+        await expect(page.locator("#table tbody")).to_contain_text("old")
         await expect(page.locator("#link")).to_have_attribute("data-state", "live")
         refused: list[str] = []
 
@@ -343,7 +345,9 @@ async def test_a_page_follows_again_after_an_answer_that_ends_its_stream(
         await eventually(lambda: refused, within_s=20, what="the browser's own attempt")
         await page.unroute("**/api/live*")
         fleet.inventory("new", inventory("new"))
+        fleet.inventory("old", None)
         await expect(page.locator("#table tbody")).to_contain_text("new", timeout=20_000)
+        await expect(page.locator("#table tbody")).not_to_contain_text("old")
         await expect(page.locator("#link")).to_have_attribute("data-state", "live")
     await server.stop()
 
@@ -360,6 +364,9 @@ class OneToken:
 
     async def by_request(self, caller: Caller) -> str:
         raise Denied("sign in with a Kubernetes token", 401)
+
+    def check_form(self, token: str) -> None:
+        """Any."""
 
     async def by_token(self, token: str) -> str:
         if token != "good":
@@ -388,6 +395,22 @@ async def test_a_person_signs_in_with_a_token_and_out_again(
             await expect(page.get_by_role("heading", name="Sign in")).to_be_visible()
     finally:
         await server.stop()
+
+
+async def test_the_end_of_a_session_leads_to_the_form(chromium: Browser, complaints: list[str]) -> None:
+    """The stream says it while the page is open: nothing more is shown to whoever comes to the screen later."""
+    fleet, clock = PageFleet(1_000_000), Clock()
+    fleet.inventory("n1", inventory("n1"))
+    server = PageServer(fleet, Answers(), OneToken(), session_s=60, monotonic=clock)
+    port = await server.start("127.0.0.1", 0)
+    async with opened(chromium, f"http://127.0.0.1:{port}/", complaints=complaints) as page:
+        await page.get_by_label("Token").fill("good")
+        await page.get_by_role("button", name="Sign in").click()
+        await expect(page.locator("#link")).to_have_attribute("data-state", "live")
+        clock.now += 61
+        await expect(page.get_by_role("heading", name="Sign in")).to_be_visible(timeout=20_000)
+        await expect(page.locator("#view-fleet")).to_be_hidden()
+    await server.stop()
 
 
 def _parts(_: Context) -> tuple[Any, Any]:

@@ -157,7 +157,8 @@ ALERTS = (
     Alert(
         name="KerfPodsNotBound",
         severity="critical",
-        expr="min_over_time(kerf_pods_holding[10m]) > 0\n"
+        # With the offset: after a restart of metrics there is one sample, which is not ten minutes.
+        expr="min_over_time(kerf_pods_holding[10m]) > 0 and kerf_pods_holding offset 10m\n"
         'and on () (sum(increase(kerf_placement_outcomes_total{outcome="bound"}[10m])) or vector(0)) == 0',
         wait="0m",
         summary="{{ $value }} pods are decided and none of them gets bound",
@@ -249,6 +250,16 @@ ALERTS = (
             },
             at="9m",
         ),
+    ),
+    Alert(
+        name="KerfStatusUnknown",
+        severity="warning",
+        expr="max(kerf_status_age_seconds) > 60",
+        wait="5m",
+        summary="Placement has not answered the metrics service for {{ $value | humanizeDuration }}",
+        description="The figures of placement, such as double bookings, agents and waiting pods, have no samples now: "
+        "alerts on them cannot fire.",
+        example=Example(series={"kerf_status_age_seconds": "1 61+60x20"}, at="8m", value="8m 1s"),
     ),
     Alert(
         name="KerfNoOperatorLeader",

@@ -424,6 +424,7 @@ CONTROL_PLANE = Board(
                     queries={
                         "records that wait": "max(kerf_usage_records_waiting)",
                         "age of the newest event (s)": "max(kerf_event_lag_seconds)",
+                        "since placement's last answer (s)": "max(kerf_status_age_seconds)",
                     },
                 ),
             ),

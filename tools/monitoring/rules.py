@@ -36,6 +36,7 @@ HEALTHY = {
     'kerf_node_gpus_unhealthy{model="H200",node="n1"}': "0x300",
     "kerf_usage_records_waiting": "10x300",
     "kerf_event_lag_seconds": "0.2x300",
+    "kerf_status_age_seconds": "1x300",
     "kerf_usage_write_failures_total": "0x300",
     'kerf_operator_leading{instance="a"}': "1x300",
     'kerf_operator_leading{instance="b"}': "0x300",

@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import secrets
 import time
-from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from aiohttp import web
 
 from services.metrics.page.fleet import Fleet
 from services.metrics.page.sign_in import Caller, Denied, SignIn
+from services.metrics.page.sign_in.limit import SignInLimit
 from shared.bus.port import BusError
 from shared.contracts.base import ContractError
 from shared.contracts.queries import AddNodes, WhatIfQuery
@@ -44,8 +44,6 @@ CHANGES_EVERY_S = 0.5
 KEEPALIVE_S = 15.0
 MAX_BODY_BYTES = 64 * 1024
 MAX_SESSIONS = 10_000
-MAX_SIGN_INS, SIGN_IN_WINDOW_S = 30, 10.0
-"""Tokens that are reviewed at most in such a time: each costs the API server two requests."""
 MAX_STREAMS = 200
 MAX_DIGITS = 18
 MAX_AMOUNT = 1_000_000
@@ -143,7 +141,7 @@ class Page:
         self._session_s, self._monotonic = session_s, monotonic
         self._sessions: dict[str, tuple[str, float]] = {}
         """User and end by session."""
-        self._sign_ins: deque[float] = deque(maxlen=MAX_SIGN_INS)
+        self._limit = SignInLimit(monotonic)
         self._streams: set[asyncio.Task[Any]] = set()
         self._runner: web.AppRunner | None = None
 
@@ -204,11 +202,10 @@ class Page:
             token = msgspec.json.decode(await request.read(), type=dict[str, str]).get("token", "")
         except UNREADABLE:
             raise Denied('send {"token": "…"}', 400) from None
-        now = self._monotonic()
-        if len(self._sign_ins) == MAX_SIGN_INS and now - self._sign_ins[0] < SIGN_IN_WINDOW_S:
-            raise Denied("too many sign-ins at once; try again in some seconds", 429)
-        self._sign_ins.append(now)
+        self._sign_in.check_form(token)  # before it counts: what cannot be a token costs the API server nothing
+        self._limit.count(request.remote or "")
         user = await self._sign_in.by_token(token)
+        now = self._monotonic()
         self._sessions = {key: value for key, value in self._sessions.items() if value[1] > now}
         if len(self._sessions) >= MAX_SESSIONS:
             raise Denied("too many people are signed in; try again later", 503)

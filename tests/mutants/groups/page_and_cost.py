@@ -1,4 +1,4 @@
-"""Which users may read the live page, what it shows of what has ended, and what a slice costs."""
+"""Which users may read the live page, what it and /metrics show of what has ended, and what a slice costs."""
 
 from tests.mutants.mutant import Mutant
 
@@ -48,6 +48,25 @@ MUTANTS = [
         old="if user and self._monotonic() < end:",
         new="if user:",
         tests=("tests/unit/services/metrics/page/test_server.py::test_a_session_begins_with_a_token_and_ends",),
+    ),
+    Mutant(
+        name="page-sign-ins-by-all-alone",
+        what="one address can keep all others from signing in",
+        file=_PAGE + "sign_in/limit.py",
+        old="self._by_peer[peer] >= MAX_OF_ONE_PEER or ",
+        new="",
+        tests=("tests/unit/services/metrics/page/test_server.py::test_sign_ins_are_bounded_by_address_and_together",),
+    ),
+    Mutant(
+        name="figures-without-end",
+        what="placement's figures are shown for as long as it does not answer",
+        file="services/metrics/core.py",
+        old="answered_s is not None and self._monotonic() - answered_s <= FIGURES_KEPT_S",
+        new="answered_s is not None",
+        tests=(
+            "tests/unit/services/metrics/test_core.py::"
+            "test_placements_metrics_have_no_samples_before_its_first_answer_nor_long_after_the_last",
+        ),
     ),
     Mutant(
         name="page-shows-ended-slices",

@@ -34,6 +34,9 @@ class SignIn(Protocol):
         """The name of the user whom the request itself identifies. Raises Denied, with status 401 where signing in
         would help."""
 
+    def check_form(self, token: str) -> None:
+        """Raises Denied where this cannot be a token. It asks the API server nothing."""
+
     async def by_token(self, token: str) -> str:
         """The name of the user that the token is of. Raises Denied."""
 

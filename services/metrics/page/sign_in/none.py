@@ -35,5 +35,8 @@ class NoSignIn:
             raise Denied(f"this page is served to localhost only, not to {name!r}; open it as http://localhost:PORT/")
         return "local"
 
+    def check_form(self, token: str) -> None:
+        """Any: by_token refuses each without a question to the API server."""
+
     async def by_token(self, token: str) -> str:  # noqa: ARG002 - there is nothing to sign in to
         raise Denied("no sign-in is needed here", 400)

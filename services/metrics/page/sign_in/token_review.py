@@ -30,11 +30,15 @@ class TokenReviewSignIn:
     async def by_request(self, caller: Caller) -> str:  # noqa: ARG002 - a request names nobody: its session does
         raise Denied("sign in with a Kubernetes token", 401)
 
-    async def by_token(self, token: str) -> str:
+    def check_form(self, token: str) -> None:
+        """Raises Denied for what no API server would accept, such as nothing, or a text with spaces."""
         token = token.strip()
         if not token or len(token) > MAX_TOKEN_BYTES or not token.isascii() or any(c.isspace() for c in token):
             raise Denied("this is no token; get one by `kubectl create token SERVICEACCOUNT`", 401)
-        said: Any = await self._send("TokenReview", {"token": token})
+
+    async def by_token(self, token: str) -> str:
+        self.check_form(token)
+        said: Any = await self._send("TokenReview", {"token": token.strip()})
         if not said.get("authenticated"):
             raise Denied(f"the API server does not accept the token: {said.get('error') or 'not authenticated'}", 401)
         user: dict[str, Any] = said.get("user", {})

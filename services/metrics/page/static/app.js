@@ -26,14 +26,14 @@ function theme(name) {
 }
 
 function arrive(message, fresh = Infinity) {
-  const was = model.order.length,
+  const wasEmpty = model.order.length === 0,
     changed = model.apply(message);
   if (message.now_s) clock = message.now_s - Date.now() / 1000;
   views.figures(model);
   if (view() !== "fleet") return;
-  if (changed.nodes || was === 0) {
+  if (changed.nodes || changed.reordered || wasEmpty) {
     views.legend(model);
-    if (was !== model.order.length) map.layout();
+    if (changed.reordered) map.layout();
     else map.draw();
     map.describe();
     if (!$("table").hidden) table.draw();
@@ -46,6 +46,7 @@ const now = () => Date.now() / 1000 + clock;
 
 async function follow() {
   const first = await ask("/api/fleet");
+  first.changes.reset = true; // it is all there is: nodes that went meanwhile are not in it
   arrive(first);
   performance.mark("fleet-painted");
   stream?.close();

@@ -4,6 +4,7 @@ export const COLOURS = 8;
 
 export class Model {
   constructor() {
+    this.colours = new Map();
     this.clear();
   }
 
@@ -15,7 +16,6 @@ export class Model {
     this.queue = [];
     this.pending = 0;
     this.overview = {};
-    this.colours = new Map();
   }
 
   apply({ changes, overview }) {
@@ -36,6 +36,7 @@ export class Model {
     this.overview = overview;
     if ((changes.nodes || []).length) this.colour();
     return {
+      reordered,
       nodes: (changes.nodes || []).length + (changes.gone || []).length > 0,
       decisions: (changes.decisions || []).length > 0,
       queue: Boolean(changes.queue),

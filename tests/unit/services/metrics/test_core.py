@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.metrics.core import Core, seconds_of
+from services.metrics.core import FIGURES_KEPT_S, Core, seconds_of
 from services.metrics.traces import MOST_SPANS, TraceStore
 from services.metrics.usage import Began, Capacity, Ended, GpuSize
 from shared.contracts.envelope import unwrap, wrap
@@ -155,15 +155,17 @@ def test_a_pod_that_waited_for_hours_is_in_a_bucket_of_hours() -> None:
 
 def test_placements_metrics_are_passed_on() -> None:
     core, metrics, _ = make_core()
-    core.status = StatusAnswer(
-        gpus=8,
-        gpu_milli_allocated=2500,
-        double_bookings=1,
-        pods_waiting=3,
-        fragmentation_milli=120,
-        agents=9,
-        agents_ready=8,
-        oldest_wait_s=61.5,
+    core.answered(
+        StatusAnswer(
+            gpus=8,
+            gpu_milli_allocated=2500,
+            double_bookings=1,
+            pods_waiting=3,
+            fragmentation_milli=120,
+            agents=9,
+            agents_ready=8,
+            oldest_wait_s=61.5,
+        )
     )
     lines = text_of(metrics)
     for line in (
@@ -180,11 +182,35 @@ def test_placements_metrics_are_passed_on() -> None:
         assert line in lines
 
 
+def test_placements_metrics_have_no_samples_before_its_first_answer_nor_long_after_the_last() -> None:
+    """A 0 that was never asked for, or one of an hour ago, would look healthy."""
+    metrics, times = Metrics(), [100.0]
+    core = Core(metrics, lambda: times[0])
+    figures = ("kerf_double_bookings ", "kerf_gpu_milli_total ", "kerf_queue_gpus_used{")
+
+    def shown() -> tuple[list[str], int]:
+        lines = text_of(metrics)
+        age = [line for line in lines if line.startswith("kerf_status_age_seconds ")]
+        return age, sum(line.startswith(figures) for line in lines)
+
+    times[0] = 107.0
+    assert shown() == (["kerf_status_age_seconds 7.0"], 0), "since the start where there was no answer"
+    core.answered(StatusAnswer(gpus=8))
+    core.queues_answered((QueueStanding(name="a"),))
+    assert shown() == (["kerf_status_age_seconds 0.0"], 3)
+    times[0] += FIGURES_KEPT_S
+    assert shown() == (["kerf_status_age_seconds 60.0"], 3)
+    times[0] += 1.0
+    assert shown() == (["kerf_status_age_seconds 61.0"], 0)
+
+
 def test_queues_are_passed_on_and_one_without_a_limit_has_no_sample_of_it() -> None:
     core, metrics, _ = make_core()
-    core.queues = (
-        QueueStanding(name="a", gpu_milli_used=1500, gpu_milli_limit=2000, waiting=3),
-        QueueStanding(name="b"),
+    core.queues_answered(
+        (
+            QueueStanding(name="a", gpu_milli_used=1500, gpu_milli_limit=2000, waiting=3),
+            QueueStanding(name="b"),
+        )
     )
     lines = text_of(metrics)
     for line in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,8 +11,9 @@ import msgspec
 import pytest
 
 from services.metrics.page.fleet import Fleet
-from services.metrics.page.server import MAX_SIGN_INS, STATIC, Asked, Page
+from services.metrics.page.server import STATIC, Asked, Page
 from services.metrics.page.sign_in import Caller, Denied
+from services.metrics.page.sign_in.limit import MAX_OF_ALL, MAX_OF_ONE_PEER, WINDOW_S, SignInLimit
 from services.metrics.page.sign_in.none import NoSignIn
 from shared.contracts.queries import AddNodes, WhatIfQuery
 from shared.model.gpu import Gpu, Inventory
@@ -44,10 +46,18 @@ class Answers:
 class OneToken:
     asks_for_token = True
 
+    def __init__(self) -> None:
+        self.reviews = 0
+
+    def check_form(self, token: str) -> None:
+        if " " in token:
+            raise Denied("this is no token", 401)
+
     async def by_request(self, caller: Caller) -> str:
         raise Denied("sign in", 401)
 
     async def by_token(self, token: str) -> str:
+        self.reviews += 1
         if token != "good":
             raise Denied("no", 401)
         return "ada"
@@ -153,15 +163,55 @@ async def test_a_session_begins_with_a_token_and_ends(fleet: Fleet, answers: Ans
             pass
         assert await status() == 401
         clock.now = 200.0
-        answers_to = []
-        for _ in range(MAX_SIGN_INS + 1):
-            async with session.post("/api/session", json={"token": "bad"}) as answer:
-                answers_to.append(answer.status)
-        assert answers_to == [401] * MAX_SIGN_INS + [429], "a caller cannot flood the API server with reviews"
-        clock.now = 211.0
-        async with session.post("/api/session", json={"token": "good"}) as answer:
-            assert answer.status == 200
     await page.stop()
+
+
+async def test_an_address_can_flood_neither_the_api_server_nor_keep_others_from_signing_in(
+    fleet: Fleet, answers: Answers
+) -> None:
+    clock, sign_in = Clock(), OneToken()
+    page = Page(fleet, answers, sign_in, session_s=60, monotonic=clock)
+    port = await page.start("127.0.0.1", 0)
+
+    async def statuses(address: str, token: str, times: int = 1) -> list[int]:
+        found = []
+        connector = aiohttp.TCPConnector(local_addr=(address, 0))
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{port}", connector=connector) as session:
+            for _ in range(times):
+                async with session.post("/api/session", json={"token": token}) as answer:
+                    found.append(answer.status)
+        return found
+
+    assert await statuses("127.0.0.2", "no token", MAX_OF_ONE_PEER + 1) == [401] * (MAX_OF_ONE_PEER + 1)
+    assert sign_in.reviews == 0, "what cannot be a token is not reviewed and does not count"
+    assert await statuses("127.0.0.2", "bad", MAX_OF_ONE_PEER + 1) == [401] * MAX_OF_ONE_PEER + [429]
+    assert sign_in.reviews == MAX_OF_ONE_PEER
+    assert await statuses("127.0.0.3", "good") == [200]
+    clock.now = WINDOW_S
+    assert await statuses("127.0.0.2", "good") == [200]
+    await page.stop()
+
+
+def test_sign_ins_are_bounded_by_address_and_together() -> None:
+    clock = Clock()
+    limit = SignInLimit(clock)
+
+    def taken(address: str, tries: int) -> int:
+        done = 0
+        for _ in range(tries):
+            with contextlib.suppress(Denied):
+                limit.count(address)
+                done += 1
+        return done
+
+    several = [f"2001:db8::{i:x}" for i in range(MAX_OF_ONE_PEER + 9)]
+    assert sum(taken(address, 1) for address in several) == MAX_OF_ONE_PEER, "one machine has all of a /64"
+    assert taken("10.0.0.1", MAX_OF_ONE_PEER + 1) == MAX_OF_ONE_PEER
+    assert taken("::ffff:10.0.0.1", 1) == 0, "the same address"
+    rest = MAX_OF_ALL - 2 * MAX_OF_ONE_PEER
+    assert sum(taken(f"10.0.1.{i}", 1) for i in range(rest + 9)) == rest
+    clock.now = WINDOW_S
+    assert taken("10.0.0.1", 1) == 1
 
 
 async def test_a_page_of_another_site_gets_nothing(local: aiohttp.ClientSession) -> None:
