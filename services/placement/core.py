@@ -340,7 +340,8 @@ class Core:
         for change in changes:
             match change.kind:
                 case "pending":
-                    self._pending(self.book.pods[change.name], now)
+                    if (state := self.book.pods.get(change.name)) is not None:  # a snapshot may end it in the same step
+                        self._pending(state, now)
                 case "void":
                     hold = self.holds.pop(change.name, None)
                     if hold is not None:
@@ -356,6 +357,8 @@ class Core:
                 case "node":
                     self._out += self.nodes.changed(change.name, now)
                     self._capacity_changes.note()
+                case "beside":
+                    self.scheduler.beside_changed()
                 case "other":
                     self._capacity_changes.note()
 
@@ -373,6 +376,8 @@ class Core:
         hold = self.holds.bound(state.uid, now)
         self.recovery.settled(state.uid)
         self.scheduler.forget(state.uid, now)
+        if hold is None:
+            self.scheduler.beside_changed()  # by another scheduler, or of the first snapshot
         self.decision_events.forget(state.uid)
         if not state.ours:
             return
@@ -469,6 +474,7 @@ class Core:
             for state in self._leftovers.over():
                 self._pending(state, now)
             self.scheduler.wake()
+        self.scheduler.wake_beside()
         self._out += self.committer.turn(self.term, now)
         if self.committer.idle:
             self._out += self.resizer.grow_before(None, now) + self.batcher.due(self.term, now)

@@ -65,6 +65,10 @@ class Scheduler:
         """When each waiting pod was first seen, by uid."""
         self._full: set[bytes] = set()
         """Shapes that found no room since the last change: equivalence groups of other queues skip them."""
+        self._awaiting: dict[str, None] = {}
+        """Pods that did not fit and that wait, perhaps, for other pods on nodes; of a gang its head."""
+        self._is_beside_changed = False
+        """Whether a pod has come to a node, or changed there, since these were last looked at."""
         self._behind: list[str] = []
         """Pods that were put into a group that waits, while capacity is reserved."""
 
@@ -161,6 +165,7 @@ class Scheduler:
         self._unplaced.forget(uid)
         self.late_claims.forget(uid)
         self.first_seen.pop(uid, None)
+        self._awaiting.pop(uid, None)
         state = self._book.pods.get(uid)
         if state is not None:
             self.note(state, now)
@@ -183,6 +188,27 @@ class Scheduler:
         self._queue.wake(helped, in_order=bool(self._backfill.kept))
         self._backfill.show_all()
 
+    def beside_changed(self) -> None:
+        """A pod has come to a node, or counts otherwise there for the affinity and the spread of others."""
+        self._is_beside_changed = True
+
+    def wake_beside(self) -> None:
+        """Makes pods schedulable again that such a pod may have helped. How often each of them is tried is bounded by
+        its own pause."""
+        if not self._is_beside_changed:
+            return
+        self._is_beside_changed = False
+        room: dict[object, bool] = {}
+        for uid in list(self._awaiting):
+            if not self._queue.is_unschedulable(uid):
+                del self._awaiting[uid]
+                continue
+            with self._backfill.shown_to(uid):
+                helped = self._helped(uid, room if not self._backfill.shown else {})
+            if helped:
+                del self._awaiting[uid]
+                self._queue.mark_schedulable(uid)
+
     def _helped(self, uid: str, room: dict[object, bool]) -> bool:
         """`room`: by shape, whether there is room, as far as shapes were examined, beside what is reserved."""
         state, gang = self._book.pods[uid], self._gangs.of(uid)
@@ -196,7 +222,8 @@ class Scheduler:
                     remote and self._remote.decide(state) is not None
                 )
             helped = room[key] and not self._gangs.unknown_source(state)
-        return helped and self._requests.quota_exceeded(uid, self._queue.group_with(uid)) is None
+        group = () if gang is None else self._queue.group_with(uid)
+        return helped and self._requests.quota_exceeded(uid, group) is None
 
     def waited_ms(self, uid: str, now: float) -> int:
         return round((now - self.first_seen.get(uid, now)) * 1000)
@@ -304,6 +331,8 @@ class Scheduler:
             # An attempt costs as much as one of each member; a gang that is too large by numbers alone costs little.
             self._queue.pause(group[0], now)
         gang.verdict = None
+        if any(self._book.pods[uid].awaits_pods for uid in group):
+            self._awaiting[group[0]] = None
         for uid in group:
             self._unplaced.note(uid)
 
@@ -313,4 +342,6 @@ class Scheduler:
             self._queue.add(state, self._group_key(state), plain=False)
         self._queue.mark_unschedulable(state.uid, now)
         self._unplaced.note(state.uid)
-        self._unplaced.note_behind(self._queue.unschedulable_with(state.uid))
+        self._unplaced.note_behind(self._queue.take_new(state.uid))
+        if state.awaits_pods:
+            self._awaiting[state.uid] = None

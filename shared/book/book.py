@@ -31,9 +31,10 @@ READ_MOST = 1024
 class Change(msgspec.Struct, frozen=True):
     """What a fact meant. pending: the pod may be placed (or no longer: see `PodState.wants_place`). void: its hold
     ended unbound. bound: it was seen bound. amended: the annotated amounts of its grant changed, or cannot change any
-    more as it was booked. ended: it is gone or terminal. node, other: see `name`."""
+    more as it was booked. ended: it is gone or terminal. beside: a bound pod has other labels or has begun to end, which
+    counts for pods that want to be near it or away from it. node, other: see `name`."""
 
-    kind: Literal["pending", "void", "bound", "amended", "ended", "node", "other"]
+    kind: Literal["pending", "void", "bound", "amended", "ended", "beside", "node", "other"]
     name: str
     """The pod's uid, the node's name, or the kind of another object."""
     grant_id: str = ""
@@ -103,6 +104,8 @@ class Book(Ledger):
         if old is not None and version(pod.metadata) <= version(old.pod.metadata):
             return []
         changes: list[Change] = []
+        if old is not None and pod.spec.node_name and _stands_otherwise(old.pod, pod):
+            changes.append(Change("beside", uid))
         state = self._read(pod) if old is None or _reads_anew(old.pod, pod) else old
         if old is not None and state is not old:
             self._succeed(old, state)
@@ -297,6 +300,12 @@ class Book(Ledger):
         """What is charged to which pod, for comparing two books (P6)."""
         rooms = {f"room/{uid}": (s.charged, "") for uid, s in self.pods.items() if s.charged}
         return rooms | {f"grant/{g.grant_id}": (g.node, g.phase) for g in self.grants.values()}
+
+
+def _stands_otherwise(before: Pod, after: Pod) -> bool:
+    """Whether the pod counts otherwise for the affinity and the spread of others."""
+    was, now = before.metadata, after.metadata
+    return was.labels != now.labels or (was.deletion_timestamp is None) != (now.deletion_timestamp is None)
 
 
 def _reads_anew(old: Pod, new: Pod) -> bool:

@@ -129,6 +129,13 @@ class PodState(msgspec.Struct):
         return affinity is not None and _requires(affinity.pod_affinity)
 
     @property
+    def awaits_pods(self) -> bool:
+        """Whether a pod that comes to a node, or changes there, may be what it waits for: by required affinity, or by a
+        spread that must hold."""
+        spread = self.pod.spec.topology_spread_constraints
+        return self.attracted or any(c.when_unsatisfiable == "DoNotSchedule" for c in spread)
+
+    @property
     def repels(self) -> bool:
         """Whether it keeps other pods away by required anti-affinity."""
         affinity = self.pod.spec.affinity

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import ClassVar, Protocol
 
 from shared.book.accepts import accepted, has_gpu_constraints
@@ -19,6 +20,8 @@ from shared.scheduling.slowdown.outlook import instance_ask, quiet_rooms, strate
 from shared.scheduling.topology import Choice, choose_gpus, fabric_of, near_of
 from shared.scheduling.topology.host import nearest_to_host
 
+STEPS_MOST = 64
+"""Choices that are tried on a node for a pod with several containers, beside the first."""
 Assignment = dict[str, list[GpuShare]]
 """By container: its shares of GPUs."""
 
@@ -65,30 +68,102 @@ def containers_on(pod: PodState, node: NodeState, order: GpuOrder | None = None)
 
 def assign(pod: PodState, node: NodeState, order: GpuOrder | None = None) -> Assignment | None:
     """GPUs for every container, or None if they do not all fit. The largest request chooses first. Without an order
-    the GPUs with the least free capacity come first."""
+    the GPUs with the least free capacity come first. Where that choice leaves a container without room, others are
+    tried, `STEPS_MOST` at most."""
     request = pod.request
     if request is None or node.inventory is None:
         return None
-    in_place = len(request.asks) == 1 and all(room.mig is None for room in node.gpus)  # nothing is taken, so no copies
-    rooms = node.gpus if in_place else [room.copy() for room in node.gpus]
     wanted = accepted(request, node.inventory) if has_gpu_constraints(request) else None
+    chooser = _Chooser(pod, request, node, node.inventory, wanted=wanted, order=order)
+    asks = sorted(request.asks.items(), key=lambda item: item[1].hardness, reverse=True)
+    in_place = len(asks) == 1 and all(room.mig is None for room in node.gpus)  # nothing is taken, so no copies
+    rooms = node.gpus if in_place else [room.copy() for room in node.gpus]
     result: Assignment = {}
-    for name, ask in sorted(request.asks.items(), key=lambda item: item[1].hardness, reverse=True):
-        fitting = [r for r in able(ask, request, node.inventory, rooms) if wanted is None or r.uuid in wanted]
-        if request.nics and not ask.profile and len(near := nics.beside(fitting, node)) >= ask.count:
-            fitting = near
-        if pod.adaptive:
-            fitting = quiet_rooms(pod, name, ask, node, fitting)
-        chosen = _choose(ask, fitting, rooms, pod, node, order=order)
+    for name, ask in asks:
+        chosen = chooser.first(name, ask, rooms)
         if chosen is None:
-            return None
-        result[name] = [
-            _share(ask, room, node.name, instance_ask(pod, name, ask, room) if pod.adaptive else ask) for room in chosen
-        ]
-        if not in_place:
-            for room, share in zip(chosen, result[name], strict=True):
-                room.take(share.memory_mib, share.compute_milli)
+            untouched = [room.copy() for room in node.gpus]
+            if not result or chooser.first(name, ask, untouched) is None:
+                return None  # it fits on none of them as they are: no other choice for those before it helps
+            return chooser.search(asks, untouched, iter(range(STEPS_MOST)))
+        result[name] = chooser.give(name, ask, chosen, taken=not in_place)
     return result
+
+
+class _Chooser:
+    """Chooses among GPUs of one node for the containers of one pod."""
+
+    def __init__(
+        self,
+        pod: PodState,
+        request: PodRequest,
+        node: NodeState,
+        inventory: Inventory,
+        *,
+        wanted: Container[str] | None,
+        order: GpuOrder | None,
+    ) -> None:
+        self._pod, self._request, self._node, self._inventory = pod, request, node, inventory
+        self._wanted, self._order = wanted, order
+
+    def first(self, name: str, ask: GpuAsk, rooms: list[GpuRoom]) -> list[GpuRoom] | None:
+        """The best GPUs for a container."""
+        fitting = self._fitting(name, ask, rooms)
+        near = nics.beside(fitting, self._node) if self._request.nics and not ask.profile else []
+        chosen = None
+        if len(near) >= ask.count:
+            chosen = _choose(ask, near, rooms, self._pod, self._node, order=self._order)
+        # A card beside the GPUs is a preference, and among those GPUs there may be none of the required topology.
+        return chosen or _choose(ask, fitting, rooms, self._pod, self._node, order=self._order)
+
+    def give(self, name: str, ask: GpuAsk, chosen: list[GpuRoom], *, taken: bool) -> list[GpuShare]:
+        """The container's shares of these GPUs. `taken`: they are taken there."""
+        shares = []
+        for room in chosen:
+            served = instance_ask(self._pod, name, ask, room) if self._pod.adaptive else ask
+            shares.append(_share(ask, room, self._node.name, served))
+        if taken:
+            for room, share in zip(chosen, shares, strict=True):
+                room.take(share.memory_mib, share.compute_milli)
+        return shares
+
+    def search(
+        self, asks: Sequence[tuple[str, GpuAsk]], rooms: list[GpuRoom], steps: Iterator[int]
+    ) -> Assignment | None:
+        """Shares for all these containers; one choice after the other is tried for each, a step each."""
+        if not asks:
+            return {}
+        (name, ask), *rest = asks
+        for places in self._choices(name, ask, rooms):
+            if next(steps, None) is None:
+                return None
+            left = [room.copy() for room in rooms]
+            shares = self.give(name, ask, [left[place] for place in places], taken=True)
+            others = self.search(rest, left, steps)
+            if others is not None:
+                return {name: shares, **others}
+        return None
+
+    def _choices(self, name: str, ask: GpuAsk, rooms: list[GpuRoom]) -> Iterator[list[int]]:
+        """Sets of GPUs for a container by their places among the rooms, good ones first."""
+        place_of = {room.uuid: place for place, room in enumerate(rooms)}
+        first = self.first(name, ask, rooms)
+        if first is None:
+            return
+        yield [place_of[room.uuid] for room in first]
+        if self._request.topology_mode or (ask.profile and ask.count > 1):
+            return  # no other set is as good, or none is known
+        fitting, order = self._fitting(name, ask, rooms), self._order
+        ordered = _fullest_first(fitting) if order is None else order.order(self._pod, ask, fitting, self._node)
+        for chosen in combinations(ordered, ask.count):
+            yield [place_of[room.uuid] for room in chosen]
+
+    def _fitting(self, name: str, ask: GpuAsk, rooms: Iterable[GpuRoom]) -> list[GpuRoom]:
+        wanted = self._wanted
+        found = [
+            room for room in able(ask, self._request, self._inventory, rooms) if wanted is None or room.uuid in wanted
+        ]
+        return quiet_rooms(self._pod, name, ask, self._node, found) if self._pod.adaptive else found
 
 
 def able(ask: GpuAsk, request: PodRequest, inventory: Inventory, rooms: Iterable[GpuRoom]) -> list[GpuRoom]:

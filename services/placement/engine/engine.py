@@ -89,7 +89,7 @@ class Engine:
 
     def is_plain(self, state: PodState) -> bool:
         """Whether its shape alone decides: no other pod and no other object bears on it."""
-        return all(f.prepare(state, self.book) is None for f in filters().cluster)
+        return not any(f.concerns(state, self.book) for f in filters().cluster)
 
     def policy_of(self, state: PodState) -> Policy:
         name = (state.request.policy if state.request else "") or self.default_policy

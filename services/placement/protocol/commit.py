@@ -30,6 +30,9 @@ from shared.model.grant import Grant
 from shared.scheduling.transaction import Transaction
 
 ATTEMPTS_PER_TURN = 64
+COST_BESIDE = 8
+"""An attempt of a pod whose fit depends on the pods of all nodes costs as much as so many others, or more: a turn of
+nothing else must not outlast the lease of the leader."""
 
 
 class Committer:
@@ -83,8 +86,8 @@ class Committer:
                 attempts += max(1, gang.need)
                 out += self._decide_gang(gang, uid, now)
                 continue
-            attempts += 1
             state = self._book.pods[uid]
+            attempts += COST_BESIDE if state.awaits_pods or state.repels else 1
             place, said = self._scheduler.attempt(state, now)
             out += said
             if place is not None:
@@ -163,6 +166,7 @@ class Committer:
         meta = state.pod.metadata
         decision = self._decision(state, place, grant)
         self._holds[state.uid] = Hold(decision, now)
+        self._scheduler.beside_changed()
         self._batcher.gather(decision)
         self._stats.decisions += 1
         self._unplaced.placed(state.uid)

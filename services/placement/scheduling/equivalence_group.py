@@ -19,6 +19,7 @@ class EquivalenceGroup:
         """The head is always there; of the others those that are gone stay for a while."""
         self._gone: set[str] = set()
         """By uid."""
+        self._new: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._heap) - len(self._gone)
@@ -36,9 +37,16 @@ class EquivalenceGroup:
         if entry[3] in self._gone:
             self._drop_gone()
         heapq.heappush(self._heap, entry)
+        self._new[entry[3]] = None
+
+    def take_new(self) -> list[str]:
+        """The uids of the pods that have come since this was last asked."""
+        new, self._new = self._new, {}
+        return list(new)
 
     def take_out(self, uid: str) -> None:
         """Thousands of one shape may be deleted together: each costs little."""
+        self._new.pop(uid, None)
         if self.head[3] != uid:
             self._gone.add(uid)
             if 2 * len(self._gone) > len(self._heap):

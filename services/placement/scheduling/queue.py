@@ -212,10 +212,10 @@ class Queue:
         """All pods of its group, best first."""
         return [member[3] for member in sorted(self._group_of[uid].members)]
 
-    def unschedulable_with(self, uid: str) -> list[str]:
-        """The pods of its group, if that is unschedulable; else none."""
+    def take_new(self, uid: str) -> list[str]:
+        """The pods that have come to its group since this was last asked."""
         group = self._group_of.get(uid)
-        return [member[3] for member in group.members] if group is not None and group.unschedulable else []
+        return [] if group is None else group.take_new()
 
     def is_unschedulable(self, uid: str) -> bool:
         """Whether its group waits for a change."""

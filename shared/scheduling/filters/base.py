@@ -45,3 +45,7 @@ class Filter:
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         """The check for this pod, or None where the filter has nothing to say about it."""
         raise NotImplementedError
+
+    def concerns(self, pod: PodState, book: Book) -> bool:
+        """Whether there is a check for this pod. Where a check is costly to prepare, this is not."""
+        return self.prepare(pod, book) is not None

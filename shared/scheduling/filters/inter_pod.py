@@ -28,6 +28,12 @@ class InterPod(Filter):
         "pod-anti-affinity": dropping("pod_anti_affinity", "pod-anti-affinity"),
     }
 
+    def concerns(self, pod: PodState, book: Book) -> bool:
+        affinity = pod.pod.spec.affinity
+        if affinity and (_required(pod, "pod_affinity") or _required(pod, "pod_anti_affinity")):
+            return True
+        return bool(book.exclusive_pods) and bool(_repelled(pod, book))
+
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         affinity = pod.pod.spec.affinity
         near = _required(pod, "pod_affinity") if affinity else ()
