@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 
 import numpy as np
 from msgspec.structs import replace
@@ -10,7 +11,6 @@ from msgspec.structs import replace
 from services.placement.engine.choice import sentence
 from services.placement.engine.engine import Engine
 from services.placement.engine.remote import RemotePlaces
-from services.placement.engine.shape import INFEASIBLE
 from services.placement.explain.counterfactuals import advice, changes_of_pod
 from services.placement.explain.diagnosis import Verdicts, judge_all
 from services.placement.explain.instance_or_share import other_kind
@@ -286,19 +286,15 @@ class Explainer:
         return tuple(name for name, _ in sizes.most_common(5))
 
     def _candidates(self, state: PodState, limit: int) -> tuple[Candidate, ...]:
-        """The best nodes now, with each score's part."""
-        row = self.engine.row(state)
-        total = row.refresh()
-        order = [int(r) for r in (-total).argsort(kind="stable")[: max(0, limit)] if total[r] != INFEASIBLE]
-        return tuple(
-            Candidate(
-                node=self.book.row_names[r],
-                total=int(total[r]),
-                scores=self._scores(state, r),
-                terms=self.engine.policy_of(state).words(state, r),
-            )
-            for r in order
-        )
+        """The best nodes now, as a decision would rank them, with each score's part."""
+        found = []
+        for node in islice(self.engine.nodes_for(state), max(0, limit)):
+            points = self._scores(state, node.row)
+            beside = sum(points.get(score.name, 0) for score in scores().cluster)
+            total = int(self.engine.row(state).refresh()[node.row]) + beside
+            terms = self.engine.policy_of(state).words(state, node.row)
+            found.append(Candidate(node=node.name, total=total, scores=points, terms=terms))
+        return tuple(found)
 
     def _scores(self, state: PodState, row: int) -> dict[str, int]:
         node = self.book.nodes[self.book.row_names[row]]

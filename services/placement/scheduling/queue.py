@@ -39,6 +39,8 @@ class Queue:
         self._entry_of: dict[str, Entry] = {}
         self._heads: dict[str, list[tuple[Entry, bytes]]] = {}
         """By queue: heads of groups that may be tried, and stale entries."""
+        self._later: dict[str, list[tuple[float, Entry, bytes]]] = {}
+        """By queue: heads that were paused when it was their turn, by the end of that pause."""
         self._dirty: set[str] = set()
         """Queues whose first pod may have changed."""
         self._resumes: list[tuple[float, str]] = []
@@ -148,9 +150,9 @@ class Queue:
 
     def _first(self, queue: str, now: float) -> Entry | None:
         """The first pod of a queue that is neither unschedulable nor paused."""
-        later = []
-        found = None
-        heads = self._heads.get(queue, [])
+        heads, later = self._heads.get(queue, []), self._later.setdefault(queue, [])
+        while later and later[0][0] <= now:
+            heapq.heappush(heads, heapq.heappop(later)[1:])
         while heads:
             entry, key = heads[0]
             group = self.groups.get(key)
@@ -159,16 +161,13 @@ class Queue:
                 continue
             paused_until = self._pauses.until(entry[3])
             if paused_until > now:
-                later.append(heapq.heappop(heads))
+                heapq.heappush(later, (paused_until, *heapq.heappop(heads)))
                 if queue and paused_until < self._resume_at.get(queue, math.inf):
                     self._resume_at[queue] = paused_until
                     heapq.heappush(self._resumes, (paused_until, queue))
                 continue
-            found = entry
-            break
-        for item in later:
-            heapq.heappush(heads, item)
-        return found
+            return entry
+        return None
 
     def _push_head(self, group: EquivalenceGroup) -> None:
         heapq.heappush(self._heads.setdefault(group.queue, []), (group.head, group.key))
@@ -186,7 +185,7 @@ class Queue:
         order of arrival."""
         uids = [member[3] for group in self.groups.values() for member in group.members]
         uids.sort(key=lambda uid: self._arrival[uid])
-        self.groups, self._group_of, self._entry_of, self._heads = {}, {}, {}, {}
+        self.groups, self._group_of, self._entry_of, self._heads, self._later = {}, {}, {}, {}, {}
         self._resumes, self._resume_at, self._dirty = [], {}, set()
         return uids
 
@@ -227,18 +226,23 @@ class Queue:
 
     def pause_for(self, uid: str, now: float, seconds: float) -> None:
         """The pod is not tried for so long, even if it is removed and added again."""
+        before = self._pauses.until(uid)
         self._pauses.pause_for(uid, now, seconds)
-        self._mark_pod_dirty(uid)
+        self._pause_changed(uid, before)
 
     def pause(self, uid: str, now: float) -> None:
         """The pod is not tried for a while, longer each time."""
+        before = self._pauses.until(uid)
         self._pauses.pause(uid, now)
-        self._mark_pod_dirty(uid)
+        self._pause_changed(uid, before)
 
-    def _mark_pod_dirty(self, uid: str) -> None:
+    def _pause_changed(self, uid: str, before: float) -> None:
         group = self._group_of.get(uid)
-        if group is not None:
-            self._mark_dirty(group)
+        if group is None:
+            return
+        self._mark_dirty(group)
+        if self._pauses.until(uid) < before and group.head[3] == uid and not group.unschedulable:
+            self._push_head(group)  # it may be set aside until the end of the longer pause
 
     def wake(self, helps: Callable[[str], bool], *, in_order: bool = False) -> int:
         """Makes those unschedulable groups schedulable whose head (a uid) `helps` accepts; returns how many.

@@ -9,6 +9,7 @@ from services.placement import messages as m
 from services.placement.explain.steps import finish
 from services.placement.queries import questions, reader
 from shared.contracts.queries import InspectQuery, StatusQuery, WhatIfQuery, WhyQuery
+from shared.model.affinity import Affinity, LabelSelector, PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
 from shared.model.objects import Taint
 from tests.support import build
 from tests.support.harness.placement import Placement
@@ -67,6 +68,32 @@ def test_the_explanation_of_a_bound_pod_names_its_node_its_grant_and_alternative
     assert "10 GiB and 0 % of n-gpu-0" in answer.sentence
     assert {c.node for c in answer.candidates} == {"n", "m"}
     assert answer.candidates[0].total == sum(answer.candidates[0].scores.values())
+
+
+WEB = PodAffinityTerm(topology_key="kubernetes.io/hostname", label_selector=LabelSelector(match_labels={"app": "web"}))
+APART = {
+    "required": PodAffinity(required_during_scheduling_ignored_during_execution=(WEB,)),
+    "preferred": PodAffinity(
+        preferred_during_scheduling_ignored_during_execution=(
+            WeightedPodAffinityTerm(weight=100, pod_affinity_term=WEB),
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", APART)
+def test_why_of_a_pod_that_keeps_away_from_another_one_is_not_that_the_cluster_has_changed(kind: str) -> None:
+    """The node of the other one has the higher score by itself."""
+    placement = Placement().nodes("n1", "n2")
+    placement.place(build.gpu_pod("web", memory="20Gi", labels={"app": "web"}))
+    placement.place(build.gpu_pod("p", memory="20Gi", affinity=Affinity(pod_anti_affinity=APART[kind])))
+    answer = why(placement, "p")
+    assert answer.node == "n2"
+    if kind == "required":
+        assert answer.second == "no other node could take it now"
+    else:
+        assert answer.second.startswith("n1 is second: ")
+        assert [candidate.node for candidate in answer.candidates] == ["n2", "n1"]
 
 
 def test_unknown_and_foreign_pods_get_an_error_with_that_reason() -> None:
