@@ -88,10 +88,10 @@ class Core:
         requests = GroupRequests(self.book, self.gangs, self.fair)
         self.queue = Queue(self.fair, requests)
         self.unplaced = Unplaced(lambda uid: self.book.pods[uid].pod.spec.priority)
-        self.late_claims = LateClaims(self.book)
+        self._capacity_changes = CapacityChanges()
+        self.late_claims = LateClaims(self.book, self._capacity_changes.note)
         self.decision_events = DecisionEvents()
         self.remote_places = remote = RemotePlaces(self.engine, self.config.max_slowdown)
-        self._capacity_changes = CapacityChanges()
         self.backfill = Backfill(
             self.book,
             self.engine,
@@ -103,7 +103,14 @@ class Core:
             changed=self._capacity_changes.note,
         )
         self.explainer = Explainer(
-            self.book, self.engine, self.gangs, self.fair, self.queue, remote, backfill=self.backfill
+            self.book,
+            self.engine,
+            self.gangs,
+            self.fair,
+            self.queue,
+            remote,
+            backfill=self.backfill,
+            late_claims=self.late_claims,
         )
         self.scheduler = Scheduler(
             self.book,
@@ -523,3 +530,4 @@ class Core:
             self._out.append(m.SendPatches(groups))
         self._out += self.pending_reasons.repeat(self.holds, now)
         self._out += self.late_claims.repeat(now)
+        self.scheduler.tick(now)

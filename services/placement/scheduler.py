@@ -15,12 +15,13 @@ from services.placement.scheduling.fair.group_requests import GroupRequests
 from services.placement.scheduling.gangs.domains import may_fit
 from services.placement.scheduling.gangs.messages import shared_claim
 from services.placement.scheduling.gangs.placing import Misfit, Placed, Tried, by_size, place_gang
-from services.placement.scheduling.grants import Grants
+from services.placement.scheduling.grants import Grants, TrialGrants
 from services.placement.scheduling.late_claims import LateClaims
 from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.unplaced import Unplaced
 from services.placement.scheduling.unsupported_fields import refusal
 from services.placement.stats import Stats
+from shared.book.arrays import Bools
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState
@@ -34,6 +35,8 @@ _TIMINGS_KEPT = 20_000
 _CLAIMS_PAUSE_S = 0.2
 """A node's volumes are bound within milliseconds. The pause keeps a burst of other changes from retrying the pod each
 time."""
+
+_OVERDUE_PAUSE_S = 60.0
 
 
 class Scheduler:
@@ -88,6 +91,7 @@ class Scheduler:
         self._unplaced.refused.pop(state.uid, None)
         if not state.wants_place:
             self._queue.remove(state.uid)
+            self.late_claims.forget(state.uid)
             self.note(state, now)
             return
         self.first_seen.setdefault(state.uid, now)
@@ -188,6 +192,11 @@ class Scheduler:
         self._queue.wake(helped, in_order=bool(self._backfill.kept))
         self._backfill.show_all()
 
+    def tick(self, now: float) -> None:
+        """Pods whose volumes were not made in time let others have their places before they are tried again."""
+        for uid in self.late_claims.tick(now):
+            self._queue.pause_for(uid, now, _OVERDUE_PAUSE_S)
+
     def beside_changed(self) -> None:
         """A pod has come to a node, or counts otherwise there for the affinity and the spread of others."""
         self._is_beside_changed = True
@@ -212,6 +221,8 @@ class Scheduler:
     def _helped(self, uid: str, room: dict[object, bool]) -> bool:
         """`room`: by shape, whether there is room, as far as shapes were examined, beside what is reserved."""
         state, gang = self._book.pods[uid], self._gangs.of(uid)
+        if self.late_claims.node_of(uid):
+            return True  # it has its place, and waits for its volumes alone
         if gang is not None:
             helped = may_fit(gang, [self._book.pods[u] for u in gang.waiting], self._engine, room)
         else:
@@ -247,13 +258,15 @@ class Scheduler:
 
     def attempt(self, state: PodState, now: float) -> tuple[Place | None, list[m.Command]]:
         """Tries one pod. With a place it leaves the queue; without one, its equivalence group waits for a change."""
+        kept = self.late_claims.give_up(state.uid)
         if self._engine.key_of(state) in self._full or self._fair.quota_exceeded((state,)) is not None:
+            self.late_claims.expire(state.uid)
             self._no_place(state, now, alone=False)
             return None, []
         self._backfill.show_to(state.uid)
         within = self._fair.rows_within(state)
         began = self._stopwatch()
-        place = self._engine.decide(state, within)
+        place = self._decide_at(state, kept, within) or self._engine.decide(state, within)
         if place is None and state.request is not None and state.request.remote is not None:
             place = self._remote.decide(state, within)
         everything = within is None and not self._backfill.shown
@@ -264,16 +277,26 @@ class Scheduler:
         self.decide_us.append((self._stopwatch() - began) * 1e6)
         self._engine.meet(state, placed=place is not None)
         if place is None:
+            self.late_claims.expire(state.uid)
             self._no_place(state, now, alone=not self._engine.is_plain(state))
             return None, []
         late = self.late_claims.order([(state.uid, place.node)], now)
         if late is not None:
             # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
+            self.late_claims.keep(state, place.node, TrialGrants.grant(state, place), now)
             self._queue.add(state, self._group_key(state), plain=False)
             self._queue.mark_unschedulable(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
             return None, late
         self._queue.remove(state.uid)
+        self.late_claims.placed(state.uid)
         return place, []
+
+    def _decide_at(self, state: PodState, kept: str, within: Bools | None) -> Place | None:
+        """The pod's place at the node where one was kept for it, if it still fits there."""
+        if not kept or kept not in self._book.nodes:
+            return None
+        there = self._engine.only(kept)
+        return self._engine.decide(state, there if within is None else there & within)
 
     def attempt_gang(
         self, gang: GangState, uid: str, now: float, grants: Grants, transaction: Transaction
@@ -289,10 +312,13 @@ class Scheduler:
         if not need:
             self._queue.pause(uid, now)  # another member is paused, for its Binding was refused
             return Tried([]), []
+        for member in group:
+            self.late_claims.give_up(member)
         began = self._stopwatch()
         self._backfill.show_to(uid)
         gang.problem = shared_claim(able)
         if gang.problem or self._fair.quota_exceeded(able, need) is not None:
+            self._expire(group)
             self._gang_waits(gang, group, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
         tried = place_gang(gang, by_size(able), self._engine, grants, transaction=transaction)
@@ -304,18 +330,26 @@ class Scheduler:
         for state in able if tried.misfit is not None else [one.state for one in tried.placed]:
             self._engine.meet(state, placed=tried.misfit is None)
         if tried.misfit is not None:
+            self._expire(group)
             self._gang_waits(gang, group, now, tried.misfit)
             return tried, []
         late = self.late_claims.order([(one.state.uid, one.place.node) for one in tried.placed], now)
         if late is not None:
             transaction.roll_back()
+            for one in tried.placed:
+                self.late_claims.keep(one.state, one.place.node, TrialGrants.grant(one.state, one.place), now)
             self._queue.pause_for(uid, now, _CLAIMS_PAUSE_S)
             return Tried([]), late
         chosen = {one.state.uid for one in tried.placed}
         for member in group:
             if member in chosen:
                 self._queue.remove(member)
+                self.late_claims.placed(member)
         return tried, []
+
+    def _expire(self, group: Sequence[str]) -> None:
+        for member in group:
+            self.late_claims.expire(member)
 
     def gang_refused(self, gang: GangState, placed: list[Placed], why: Reason, now: float) -> None:
         """Queues the members again: they got places that cannot be committed."""

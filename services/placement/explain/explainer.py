@@ -23,6 +23,7 @@ from services.placement.scheduling.backfill.reservations import Backfill, HeadRe
 from services.placement.scheduling.fair.fair import Fair
 from services.placement.scheduling.fair.messages import owed_first
 from services.placement.scheduling.gangs.messages import gang_composite, gang_unknown, verdict
+from services.placement.scheduling.late_claims import LateClaims
 from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.quota import over_quota
 from services.placement.scheduling.trial import Trial
@@ -52,10 +53,13 @@ class Explainer:
         remote: RemotePlaces | None = None,
         *,
         backfill: Backfill | None = None,
+        late_claims: LateClaims | None = None,
     ) -> None:
-        """`backfill`: what is reserved for the head of the queue; None: nothing."""
+        """`backfill`: what is reserved for the head of the queue; `late_claims`: for pods whose volumes are being made.
+        None: nothing."""
         self.book, self.engine, self.gangs, self.fair, self.queue = book, engine, gangs, fair, queue
         self._remote, self._backfill = remote or RemotePlaces(engine), backfill
+        self._late_claims = late_claims
 
     @classmethod
     def of(cls, book: Book, engine: Engine) -> Explainer:
@@ -104,6 +108,11 @@ class Explainer:
             )
         if exists and (state.charged or state.pod.spec.node_name):
             return self._placed(state, base, max_nodes)
+        node = "" if self._late_claims is None or not exists else self._late_claims.node_of(state.uid)
+        if node:
+            sentence = f"a place on {node} is kept for the pod while its volumes are made there"
+            helps = ("kubectl describe its PersistentVolumeClaims: the Events are of what makes the volumes",)
+            return replace(base, state="waiting", sentence=sentence, node=node, helps=helps)
         base = replace(base, queue=self.fair.explain(state, self.queue.waiting_by_queue()))
         kept = self._kept_back(state)
         if kept is not None:

@@ -113,6 +113,7 @@ class Committer:
         gang, transaction = self._gangs.of(places[0][0]), Transaction(self._book)
         for uid, node in places:
             release(uid)
+            self._scheduler.late_claims.give_up(uid)
             state = self._book.pods[uid]
             place = self._engine.decide(state, self._engine.only(node))
             if place is None:

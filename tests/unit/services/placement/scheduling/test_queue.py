@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from services.placement.scheduling.equivalence_group import Entry, EquivalenceGroup
+from services.placement.scheduling.pauses import Pauses
 from services.placement.scheduling.queue import Queue
 from shared.book.states import pod_state
 from tests.support import build
@@ -72,6 +74,30 @@ def test_a_pod_that_depends_on_others_pauses_longer_each_time() -> None:
         queue.wake(lambda _: True)
         assert queue.next(now + pause - 0.1) is None
         assert queue.next(now + pause) == uid
+
+
+def test_a_pause_that_is_shortened_ends_at_its_new_end() -> None:
+    queue = Queue()
+    uid, other = add(queue, "a", plain=False), add(queue, "b", b"b")
+    queue.pause_for(uid, 0.0, 60.0)
+    assert queue.next(0.0) == other, "set aside until its pause is over"
+    queue.remove(other)
+    queue.pause_for(uid, 1.0, 1.0)
+    assert [queue.next(at) for at in (1.5, 2.0)] == [None, uid]
+
+
+def test_pods_that_pause_cost_nothing_when_the_next_one_is_looked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each input of placement looks for the next one, and thousands of pods may pause."""
+    queue = Queue()
+    for number in range(500):
+        queue.pause_for(add(queue, f"p{number}", b"%d" % number, plain=False), 0.0, 10.0)
+    asked: list[str] = []
+    until = Pauses.until
+    monkeypatch.setattr(Pauses, "until", lambda pauses, uid: asked.append(uid) or until(pauses, uid))
+    for _ in range(100):
+        assert queue.next(1.0) is None
+    assert len(asked) == 500
+    assert [queue.next(10.0) is None, len(queue)] == [False, 500]
 
 
 def test_a_pod_keeps_its_age_when_it_comes_back() -> None:

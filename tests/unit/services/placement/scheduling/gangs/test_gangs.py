@@ -8,10 +8,11 @@ from services.placement import messages as m
 from services.placement.protocol.write_batcher import RECORD_MOST_BYTES
 from shared.contracts.commands import SelectNode
 from shared.model.objects import Pod, PvcSource, SchedulingGate, Volume
-from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from shared.model.strategies import StrategyName
 from tests.support import build
 from tests.support.harness.placement import Placement
+from tests.support.late_volumes import LATE, claim, volume
+from tests.support.late_volumes import LATE, claim, volume
 from tests.unit.services.placement.scheduling.gangs.members import decided, member, members, why
 
 
@@ -236,54 +237,15 @@ def test_a_member_that_changes_before_its_binding_is_placed_again_alone() -> Non
 
 
 def test_members_with_late_binding_volumes_are_decided_when_all_their_claims_are_bound() -> None:
-    """The nodes are chosen together, each claim gets its pod's node, and nothing is held in the meantime."""
+    """The nodes are chosen together, each claim gets its pod's node, and the places are kept in the meantime."""
     placement = Placement().nodes("n1", gpus=4)
     placement.facts(LATE, claim("data-0"))
     volumes = (Volume(name="data", persistent_volume_claim=PvcSource(claim_name="data-0")),)
     pods = [member("p0", volumes=volumes), member("p1")]
-    before = placement.core.book.digest()
     assert placement.place(*pods) == {}
     assert [(p.claim, p.node) for p in placement.patches() if isinstance(p, SelectNode)] == [("data-0", "n1")]
-    assert placement.core.book.digest() == before
+    late = build.gpu_pod("later", gpus=3)
+    assert placement.place(late) == {}, "two of the four GPUs are kept"
     placement.facts(claim("data-0", volume="pv-0"), volume("pv-0", of="data-0"))
     placement.tick(1.0)
     assert sorted(placement.binds()) == ["uid-team-p0", "uid-team-p1"]
-
-
-LATE = msgspec.convert(
-    {
-        "kind": "StorageClass",
-        "metadata": {"name": "late"},
-        "provisioner": "example.com/disks",
-        "volumeBindingMode": "WaitForFirstConsumer",
-    },
-    StorageClass,
-)
-
-
-def volume(name: str, *, of: str) -> PersistentVolume:
-    body = {
-        "kind": "PersistentVolume",
-        "metadata": {"name": name, "uid": f"uid-{name}"},
-        "spec": {"claimRef": {"namespace": "team", "name": of}},
-    }
-    return msgspec.convert(body, PersistentVolume)
-
-
-def claim(name: str, *, volume: str = "") -> PersistentVolumeClaim:
-    spec = {
-        "storageClassName": "late",
-        "accessModes": ["ReadWriteOnce"],
-        "volumeName": volume,
-        "resources": {"requests": {"storage": "1Gi"}},
-    }
-    meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": build.next_version()}
-    return msgspec.convert(
-        {
-            "kind": "PersistentVolumeClaim",
-            "metadata": meta,
-            "spec": spec,
-            "status": {"phase": "Bound" if volume else "Pending"},
-        },
-        PersistentVolumeClaim,
-    )
