@@ -31,7 +31,7 @@ READ_MOST = 1024
 class Change(msgspec.Struct, frozen=True):
     """What a fact meant. pending: the pod may be placed (or no longer: see `PodState.wants_place`). void: its hold
     ended unbound. bound: it was seen bound. amended: the annotated amounts of its grant changed, or cannot change any
-    more as it was booked. ended: it is gone or terminal. beside: a bound pod has other labels or has begun to end, which
+    more as it was booked. ended: it is gone or terminal. beside: a bound pod has other labels or begins to end, which
     counts for pods that want to be near it or away from it. node, other: see `name`."""
 
     kind: Literal["pending", "void", "bound", "amended", "ended", "beside", "node", "other"]

@@ -12,7 +12,7 @@ from shared.book.states import NodeState, PodState
 from shared.contracts.explain import StrategyChoice
 from shared.model.grant import ContainerGrant
 from shared.model.strategies import registered
-from shared.scheduling.assignment import able
+from shared.scheduling.choosing import able
 from shared.scheduling.slowdown.outlook import Outlook, outlooks
 
 

@@ -7,7 +7,7 @@ from shared.book.shares import GpuRoom, share_on
 from shared.book.states import NodeState, PodState
 from shared.model.request import GpuAsk
 from shared.model.units import format_mib
-from shared.scheduling.assignment import able
+from shared.scheduling.choosing import able
 
 
 def other_kind(state: PodState, node: NodeState, engine: Engine) -> str:

@@ -5,7 +5,7 @@ from math import log10
 from services.placement.scores.base import ClusterScore, Rate
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
-from shared.scheduling.assignment import able
+from shared.scheduling.choosing import able
 from shared.scheduling.topology.host import nearest_to_host, numa_nodes, slower_mb_s
 
 _SLOW_MB_S, _DECADES = 1_000, 3

@@ -15,7 +15,8 @@ from shared.model.gpu import Inventory
 from shared.model.names import mig_resource
 from shared.model.request import GpuAsk, PodRequest
 from shared.model.units import format_mib
-from shared.scheduling.assignment import able, assign
+from shared.scheduling.assignment import assign
+from shared.scheduling.choosing import able
 from shared.scheduling.equal_gpus import mask_of
 from shared.scheduling.filters import gpu_remedies
 from shared.scheduling.filters.base import Check, Filter

@@ -9,7 +9,8 @@ from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model import names
-from shared.scheduling.assignment import able, assign
+from shared.scheduling.assignment import assign
+from shared.scheduling.choosing import able
 from shared.scheduling.filters.base import Check, Filter
 from shared.scheduling.filters.remedies import Change, Remedy
 from shared.scheduling.slowdown.outlook import Outlook, Slowed, best, outlooks

@@ -460,4 +460,37 @@ MUTANTS = [
             "test_beneficiaries_in_several_queues_each_count_in_their_own",
         ),
     ),
+    Mutant(
+        name="pods-beside-wake-none",
+        what="a pod that waits for another one near it is not tried when that comes",
+        file="services/placement/scheduler.py",
+        old="        self._is_beside_changed = True\n",
+        new="        pass\n",
+        tests=("tests/unit/services/placement/test_scheduler.py",),
+    ),
+    Mutant(
+        name="late-volumes-keep-no-place",
+        what="pods whose volumes are being made all go to one node, or lose their place to younger ones",
+        file="services/placement/scheduling/late_claims.py",
+        old="        self._book.reserve(kept.placeholder, node, named)\n",
+        new="        kept.placeholder = None\n",
+        tests=("tests/unit/services/placement/scheduling/test_late_claims.py",),
+    ),
+    Mutant(
+        name="containers-choose-once",
+        what="a pod with several containers that fits in another way only waits for ever",
+        file="shared/scheduling/assignment.py",
+        old="return chooser.search(asks, untouched, iter(range(STEPS_MOST)))",
+        new="return None",
+        tests=("tests/unit/shared/scheduling/test_assignment.py",),
+    ),
+    Mutant(
+        name="cards-before-topology",
+        what="a free network card, which is a preference, makes a required topology impossible",
+        file="shared/scheduling/choosing.py",
+        old="return chosen or _choose(ask, fitting, rooms, self._pod, self._node, order=self._order)",
+        new="fitting = near if len(near) >= ask.count else fitting\n"
+        "        return chosen or _choose(ask, fitting, rooms, self._pod, self._node, order=self._order)",
+        tests=("tests/unit/shared/scheduling/test_assignment.py",),
+    ),
 ]  # fmt: skip

@@ -36,8 +36,8 @@ MUTANTS = (
     Mutant(
         name="slowdown-on-instances",
         what="a pod gets the smallest instance, however slow it is there",
-        file="shared/scheduling/assignment.py",
-        old="instance_ask(pod, name, ask, room) if pod.adaptive else ask",
+        file="shared/scheduling/choosing.py",
+        old="instance_ask(self._pod, name, ask, room) if self._pod.adaptive else ask",
         new="ask",
         tests=CHOICE,
     ),

@@ -12,7 +12,6 @@ from shared.model.strategies import StrategyName
 from tests.support import build
 from tests.support.harness.placement import Placement
 from tests.support.late_volumes import LATE, claim, volume
-from tests.support.late_volumes import LATE, claim, volume
 from tests.unit.services.placement.scheduling.gangs.members import decided, member, members, why
 
 
