@@ -321,7 +321,9 @@ class Scheduler:
             self._expire(group)
             self._gang_waits(gang, group, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
-        tried = place_gang(gang, by_size(able), self._engine, grants, transaction=transaction)
+        tried = place_gang(
+            gang, by_size(able), self._engine, grants, transaction=transaction, within=self._fair.rows_within
+        )
         gang.quota_reason = self._fair.exceeded([one.state for one in tried.placed])
         if gang.quota_reason is not None:
             transaction.roll_back()

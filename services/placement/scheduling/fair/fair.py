@@ -133,8 +133,9 @@ class Fair(Queues):
             None,
         )
 
-    def rows_within(self, state: PodState) -> Bools | None:
-        """Nodes whose GPUs are large enough for the pod's share of one to stay within its limits; None: all nodes."""
+    def rows_within(self, state: PodState, members: int = 1) -> Bools | None:
+        """Nodes whose GPUs are large enough for the pod's share of one to stay within its limits, where so many such
+        pods are to; None: all nodes."""
         if self.usage is None or state.request is None or len(state.request.asks) != 1:
             return None
         (ask,) = state.request.asks.values()
@@ -145,9 +146,15 @@ class Fair(Queues):
             for b, used, _ in self.bounds(at, non_borrowing=self.usage.is_non_borrowing(state))
             if b[0] is not None
         ]
-        if not left or ask.whole or ask.memory_milli or not ask.memory_mib or min(left) >= ask.count * WHOLE_GPU_MILLI:
+        if (
+            not left
+            or ask.whole
+            or ask.memory_milli
+            or not ask.memory_mib
+            or min(left) >= ask.count * members * WHOLE_GPU_MILLI
+        ):
             return None
-        most_milli = min(left) // ask.count
+        most_milli = min(left) // (ask.count * members)
         within: Bools = (
             self.book.arrays.gpu_total_mib.max(axis=1) * np.int64(max(0, most_milli))
             >= ask.memory_mib * WHOLE_GPU_MILLI

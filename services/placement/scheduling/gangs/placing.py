@@ -25,12 +25,15 @@ from services.placement.scheduling.gangs.domains import (
     shapes_of,
 )
 from services.placement.scheduling.grants import Grants
+from shared.book.arrays import Bools
 from shared.book.gangs import GangState
 from shared.book.states import PodState
 from shared.book.subgroups import covers
 from shared.model.grant import Grant
 from shared.model.subgroup import Subgroup
 from shared.scheduling.transaction import Transaction
+
+Within = Callable[[PodState, int], Bools | None]
 
 
 class Placed(msgspec.Struct, frozen=True):
@@ -65,15 +68,19 @@ def place_gang(
     *,
     transaction: Transaction,
     on_misfit: Callable[[Misfit], None] | None = None,
+    within: Within | None = None,
 ) -> Tried:
     """Places for as many of these members as must be placed together, held in the transaction; or none, and why.
 
-    `members`: in the order in which they are tried. `on_misfit` is called for each attempt that came closer, while
+    `members`: in the order in which they are tried. `within`: the nodes on which so many pods like this one stay within
+    the limits of its queue; None: all of them. `on_misfit` is called for each attempt that came closer, while
     those that fitted are still held.
     """
     by_leaf = members_by_leaf(gang, members)
     there = {leaf: len(states) for leaf, states in by_leaf.items()}
-    attempt = _Attempt(gang, by_leaf, engine, grants, transaction=transaction, on_misfit=on_misfit)
+    attempt = _Attempt(
+        gang, by_leaf, engine, grants, transaction=transaction, on_misfit=on_misfit, within=within or _everywhere
+    )
     for step in gang.steps(there):
         if covers(there, step):
             area = attempt.place(gang.tree, step)
@@ -94,9 +101,10 @@ class _Attempt:
         *,
         transaction: Transaction,
         on_misfit: Callable[[Misfit], None] | None,
+        within: Within,
     ) -> None:
         self._gang, self._by_leaf, self._engine, self._grants = gang, by_leaf, engine, grants
-        self._transaction, self._on_misfit = transaction, on_misfit
+        self._transaction, self._on_misfit, self._within = transaction, on_misfit, within
         self._levels = Levels(engine.book)
         self.placed: list[Placed] = []
         self.best: Misfit | None = None
@@ -166,7 +174,7 @@ class _Attempt:
             if len(placed) + len(members) - index < need:
                 break
             key = self._engine.key_of(state)
-            place = None if key in hopeless else self._engine.decide(state, area.rows)
+            place = None if key in hopeless else self._decide(state, area.rows, need - len(placed))
             if place is None:
                 misfit = misfit or state.uid
                 if self._engine.is_plain(state):
@@ -178,6 +186,20 @@ class _Attempt:
         if len(placed) == need:
             return placed, None
         return placed, Misfit(fitted=len(self.placed) + len(placed), uid=misfit, area=area.name)
+
+    def _decide(self, state: PodState, rows: Bools | None, members: int) -> Place | None:
+        """A place on a GPU that leaves the other members their part of the queue's limit, else on any within it."""
+        for count in (members, 1) if members > 1 else (1,):
+            within = self._within(state, count)
+            both = rows if within is None else within if rows is None else rows & within
+            place = self._engine.decide(state, both)
+            if place is not None or within is None:
+                return place
+        return None
+
+
+def _everywhere(_state: PodState, _members: int) -> None:
+    return None
 
 
 def _needs_domain(subgroup: Subgroup) -> bool:

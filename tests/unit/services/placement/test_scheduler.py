@@ -102,3 +102,12 @@ def test_a_list_with_a_claim_and_without_the_pod_that_waited_for_it_ends_that_po
     placement.send(m.SnapshotSeen(build.put(build.node("n"), claim), 0))
     assert pod.metadata.uid not in placement.core.book.pods
     assert pod.metadata.uid not in placement.core.queue
+
+
+def test_a_gang_goes_to_gpus_on_which_all_of_it_is_within_its_queues_limit() -> None:
+    """Of the small GPUs, which are chosen first, two pods would take more than the limit of one GPU."""
+    placement = Placement(build.queues("queues: [{name: team, limit: {gpus: 1}}]"))
+    placement.nodes("small", memory_mib=24_576, gpus=8).nodes("large", memory_mib=81_920, gpus=8)
+    notes = {names.ANNOTATION_GANG: "g", names.ANNOTATION_GANG_SIZE: "2"}
+    pods = [build.gpu_pod(f"p{i}", memory="20Gi", labels={names.LABEL_QUEUE: "team"}, annotations=notes) for i in "01"]
+    assert placement.place(*pods) == {"p0": "large", "p1": "large"}
