@@ -35,8 +35,8 @@ _TIMINGS_KEPT = 20_000
 _CLAIMS_PAUSE_S = 0.2
 """A node's volumes are bound within milliseconds. The pause keeps a burst of other changes from retrying the pod each
 time."""
-
 _OVERDUE_PAUSE_S = 60.0
+"""For how long a pod whose volumes were not made in time lets others have its place."""
 
 
 class Scheduler:
@@ -193,7 +193,7 @@ class Scheduler:
         self._backfill.show_all()
 
     def tick(self, now: float) -> None:
-        """Pods whose volumes were not made in time let others have their places before they are tried again."""
+        """Gives places back whose pods' volumes were not made in time."""
         for uid in self.late_claims.tick(now):
             self._queue.pause_for(uid, now, _OVERDUE_PAUSE_S)
 

@@ -153,21 +153,20 @@ class Queue:
         heads, later = self._heads.get(queue, []), self._later.setdefault(queue, [])
         while later and later[0][0] <= now:
             heapq.heappush(heads, heapq.heappop(later)[1:])
-        while heads:
+        found = None
+        while heads and found is None:
             entry, key = heads[0]
             group = self.groups.get(key)
             if group is None or group.unschedulable or group.queue != queue or group.head != entry:
                 heapq.heappop(heads)  # a stale heap entry
-                continue
-            paused_until = self._pauses.until(entry[3])
-            if paused_until > now:
+            elif (paused_until := self._pauses.until(entry[3])) > now:
                 heapq.heappush(later, (paused_until, *heapq.heappop(heads)))
-                if queue and paused_until < self._resume_at.get(queue, math.inf):
-                    self._resume_at[queue] = paused_until
-                    heapq.heappush(self._resumes, (paused_until, queue))
-                continue
-            return entry
-        return None
+            else:
+                found = entry
+        if queue and later and later[0][0] < self._resume_at.get(queue, math.inf):
+            self._resume_at[queue] = later[0][0]
+            heapq.heappush(self._resumes, (later[0][0], queue))
+        return found
 
     def _push_head(self, group: EquivalenceGroup) -> None:
         heapq.heappush(self._heads.setdefault(group.queue, []), (group.head, group.key))

@@ -104,6 +104,18 @@ def test_a_list_with_a_claim_and_without_the_pod_that_waited_for_it_ends_that_po
     assert pod.metadata.uid not in placement.core.queue
 
 
+def test_pods_of_a_queue_that_pause_are_each_tried_when_their_pause_ends() -> None:
+    """The pause of the first one that ends must not be the last that is waited for."""
+    placement = Placement(build.queues("queues: [{name: team}]")).nodes("n1")
+    pods = [build.pod(f"p{i}", requests={"cpu": "10m"}, labels={names.LABEL_QUEUE: "team"}) for i in range(3)]
+    for index, pod in enumerate(pods):
+        placement.core.queue.pause_for(pod.metadata.uid, placement.now, 1.0 + index)
+    placement.facts(*pods)
+    for expected in (0, 1, 2, 3):
+        assert sum(is_placed(placement, pod) for pod in pods) == expected
+        placement.tick(1.0)
+
+
 def test_a_gang_goes_to_gpus_on_which_all_of_it_is_within_its_queues_limit() -> None:
     """Of the small GPUs, which are chosen first, two pods would take more than the limit of one GPU."""
     placement = Placement(build.queues("queues: [{name: team, limit: {gpus: 1}}]"))
