@@ -46,8 +46,11 @@ class Ledger:
         """Of these, the ids of those whose GPU memory is on the host, or may be (`GrantState.parked`)."""
         self.remote: dict[str, GrantState] = {}
         """Of these, the grants on GPUs of another node than their pod's."""
-        self.exclusive_pods: dict[str, PodState] = {}
-        """Placed pods with required anti-affinity: they keep others away, so every later pod must look at them."""
+        self.placed: dict[str, dict[str, PodState]] = {}
+        """The pods on nodes by namespace, and then by uid: most terms that select pods are about one namespace."""
+        self.exclusive: dict[str, dict[str, PodState]] = {}
+        """Those of them with required anti-affinity, which keep others away, by the namespace in which they do; empty
+        for those whose terms name namespaces."""
         self.witness: Witness | None = None
         self._free_rows: list[int] = []
         self._stamp = 0
@@ -213,8 +216,9 @@ class Ledger:
         if (held := node.grants.get(state.grant_id)) is not None:
             node.cpus.put(held.grant, state.demand)
         state.charged = node_name
+        self._placed_in(state.pod.metadata.namespace)[state.uid] = state
         if state.repels:
-            self.exclusive_pods[state.uid] = state
+            self.exclusive.setdefault(state.repels_in, {})[state.uid] = state
         self._write_room(node)
         if self.witness is not None:
             self.witness.charged(state)
@@ -227,11 +231,17 @@ class Ledger:
         node.add_room(state.demand, -1)
         node.cpus.drop(state.grant_id)
         state.charged = ""
-        self.exclusive_pods.pop(state.uid, None)
+        self._placed_in(state.pod.metadata.namespace).pop(state.uid, None)
+        if state.repels:
+            self.exclusive.get(state.repels_in, {}).pop(state.uid, None)
         self._write_room(node)
         self._forget_if_empty(node)
         if self.witness is not None:
             self.witness.uncharged(state)
+
+    def _placed_in(self, namespace: str) -> dict[str, PodState]:
+        """The pods of a namespace that are on nodes, to be changed."""
+        return self.placed.setdefault(namespace, {})
 
     def _unbook(self, grant_id: str) -> GrantState | None:
         held = self.grants.pop(grant_id, None)

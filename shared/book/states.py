@@ -142,6 +142,15 @@ class PodState(msgspec.Struct):
         return affinity is not None and _requires(affinity.pod_anti_affinity)
 
     @property
+    def repels_in(self) -> str:
+        """The namespace whose pods it keeps away; empty if its terms name namespaces."""
+        affinity = self.pod.spec.affinity
+        against = None if affinity is None else affinity.pod_anti_affinity
+        terms = () if against is None else against.required_during_scheduling_ignored_during_execution
+        named = any(term.namespaces or term.namespace_selector is not None for term in terms)
+        return "" if named else self.pod.metadata.namespace
+
+    @property
     def ended(self) -> bool:
         return self.pod.status.phase in ENDED_PHASES
 

@@ -4,7 +4,7 @@ from services.placement.scores.base import ClusterScore, Rate
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.model.affinity import WeightedPodAffinityTerm
-from shared.scheduling.filters.inter_pod import placed_with, term_matches
+from shared.scheduling.filters.inter_pod import domain_of, placed_matching
 from shared.scheduling.filters.topology_spread import count_domains, spread_selector
 
 
@@ -49,8 +49,9 @@ def _count(
     weighted: WeightedPodAffinityTerm, sign: int, pod: PodState, book: Book, points: dict[tuple[str, str], int]
 ) -> None:
     term = weighted.pod_affinity_term
-    for state, value in placed_with(term.topology_key, book.nodes.values()):
-        if term_matches(term, pod.pod, state.pod, book):
+    for state in placed_matching(term, pod.pod, book):
+        value = domain_of(state, term.topology_key, book)
+        if value is not None:
             key = (term.topology_key, value)
             points[key] = points.get(key, 0) + sign * weighted.weight
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from itertools import chain
 from typing import ClassVar
 
 from shared.book.book import Book
@@ -32,14 +33,12 @@ class InterPod(Filter):
         affinity = pod.pod.spec.affinity
         if affinity and (_required(pod, "pod_affinity") or _required(pod, "pod_anti_affinity")):
             return True
-        return bool(book.exclusive_pods) and bool(_repelled(pod, book))
+        return bool(_repelled(pod, book))
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         affinity = pod.pod.spec.affinity
         near = _required(pod, "pod_affinity") if affinity else ()
         away = _required(pod, "pod_anti_affinity") if affinity else ()
-        if not near and not away and not book.exclusive_pods:
-            return None
         repelled = _repelled(pod, book)
         if not near and not away and not repelled:
             return None
@@ -89,25 +88,51 @@ def _required(pod: PodState, which: str) -> tuple[PodAffinityTerm, ...]:
 
 def _domains(term: PodAffinityTerm, matching: tuple[PodAffinityTerm, ...], owner: PodState, book: Book) -> set[str]:
     """Values of the term's topology key under which a pod is placed that matches all of `matching`."""
-    return {
-        value
-        for state, value in placed_with(term.topology_key, book.nodes.values())
-        if all(term_matches(t, owner.pod, state.pod, book) for t in matching)
-    }
+    selectors = [_selector(each, owner.pod) for each in matching]
+    values: set[str] = set()
+    for namespace in _namespaces(term, owner.pod, book):
+        if not all(_is_about(each, namespace, owner.pod, book) for each in matching):
+            continue
+        for state in book.placed.get(namespace, {}).values():
+            labels = state.pod.metadata.labels
+            if all(labels_match(selector, labels) for selector in selectors):
+                value = domain_of(state, term.topology_key, book)
+                if value is not None:
+                    values.add(value)
+    return values
 
 
-def placed_with(key: str, nodes: Iterable[NodeState]) -> Iterable[tuple[PodState, str]]:
-    for node in nodes:
-        value = None if node.object is None else node.object.metadata.labels.get(key)
-        if value is not None:
-            for state in node.pods.values():
-                yield state, value
+def placed_matching(term: PodAffinityTerm, owner: Pod, book: Book) -> Iterator[PodState]:
+    """The placed pods that the term of `owner` selects."""
+    selector = _selector(term, owner)
+    for namespace in _namespaces(term, owner, book):
+        for state in book.placed.get(namespace, {}).values():
+            if labels_match(selector, state.pod.metadata.labels):
+                yield state
+
+
+def _namespaces(term: PodAffinityTerm, owner: Pod, book: Book) -> list[str]:
+    """The namespaces with placed pods that the term of `owner` is about."""
+    if not term.namespaces and term.namespace_selector is None:
+        return [owner.metadata.namespace]
+    return [namespace for namespace in book.placed if _is_about(term, namespace, owner, book)]
+
+
+def _selector(term: PodAffinityTerm, owner: Pod) -> LabelSelector | None:
+    return with_label_keys(term.label_selector, owner, term.match_label_keys, term.mismatch_label_keys)
+
+
+def domain_of(state: PodState, key: str, book: Book) -> str | None:
+    """The value of this label of the node that a placed pod is on."""
+    node = book.nodes[state.charged].object
+    return None if node is None else node.metadata.labels.get(key)
 
 
 def _repelled(pod: PodState, book: Book) -> set[tuple[str, str]]:
     """(topology key, value) of the domains that placed pods keep this one out of."""
     result = set()
-    for other in book.exclusive_pods.values():
+    exclusive = [book.exclusive.get(namespace, {}) for namespace in ("", pod.pod.metadata.namespace)]
+    for other in chain.from_iterable(pods.values() for pods in exclusive):
         node = book.nodes[other.charged].object
         if other.uid == pod.uid or node is None:
             continue
@@ -120,20 +145,21 @@ def _repelled(pod: PodState, book: Book) -> set[tuple[str, str]]:
 
 def term_matches(term: PodAffinityTerm, owner: Pod, candidate: Pod, book: Book) -> bool:
     """Whether the term of `owner` selects `candidate`."""
-    namespace = candidate.metadata.namespace
-    if term.namespaces or term.namespace_selector is not None:
-        named = namespace in term.namespaces
-        if not named and term.namespace_selector is not None:
-            known = book.others.get("Namespace", {}).get(namespace)
-            named = labels_match(term.namespace_selector, known.metadata.labels if known is not None else {})
-        if not named:
-            return False
-    elif namespace != owner.metadata.namespace:
-        return False
-    return labels_match(
-        with_label_keys(term.label_selector, owner, term.match_label_keys, term.mismatch_label_keys),
-        candidate.metadata.labels,
+    return _is_about(term, candidate.metadata.namespace, owner, book) and labels_match(
+        _selector(term, owner), candidate.metadata.labels
     )
+
+
+def _is_about(term: PodAffinityTerm, namespace: str, owner: Pod, book: Book) -> bool:
+    """Whether the term of `owner` is about pods of this namespace."""
+    if not term.namespaces and term.namespace_selector is None:
+        return namespace == owner.metadata.namespace
+    if namespace in term.namespaces:
+        return True
+    if term.namespace_selector is None:
+        return False
+    known = book.others.get("Namespace", {}).get(namespace)
+    return labels_match(term.namespace_selector, known.metadata.labels if known is not None else {})
 
 
 def with_label_keys(

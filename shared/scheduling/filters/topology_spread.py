@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
@@ -98,6 +99,13 @@ def count_domains(
     required = affinity.required_during_scheduling_ignored_during_execution if affinity else None
     matches_all = selector is not None and not selector.match_labels and not selector.match_expressions
     counts: dict[str, int] = {}
+    placed = Counter(
+        other.charged
+        for other in book.placed.get(pod.pod.metadata.namespace, {}).values()
+        if not matches_all
+        and other.pod.metadata.deletion_timestamp is None
+        and labels_match(selector, other.pod.metadata.labels)
+    )
     for node in book.nodes.values():
         if node.object is None or any(key not in node.object.metadata.labels for key in keys):
             continue
@@ -112,12 +120,5 @@ def count_domains(
         ):
             continue
         value = labels[constraint.topology_key]
-        counts[value] = counts.get(value, 0) + sum(
-            1
-            for other in node.pods.values()
-            if not matches_all
-            and other.pod.metadata.namespace == pod.pod.metadata.namespace
-            and other.pod.metadata.deletion_timestamp is None
-            and labels_match(selector, other.pod.metadata.labels)
-        )
+        counts[value] = counts.get(value, 0) + placed[node.name]
     return counts

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from services.placement import messages as m
 from services.placement.core import Core
+from shared.book.book import Book
 from shared.book.ledger import is_off
 from shared.book.states import NodeState, room_of
 
@@ -24,9 +25,19 @@ def check(core: Core, commands: Sequence[m.Command]) -> None:
     leaving = {held.grant_id for held in core.book.grants.values() if held.phase == "leaving"}
     assert core.book.leaving.keys() == leaving, "the index of leaving grants is not what is booked"
     if len(core.book.grants) <= MAX_GRANTS_CHECKED:
+        _placed_pods_are_indexed(core.book)
         for node in core.book.nodes.values():
             _free_capacity_adds_up(core, node)
             _cpus_beside_gpus_add_up(node)
+
+
+def _placed_pods_are_indexed(book: Book) -> None:
+    placed = {uid: state for node in book.nodes.values() for uid, state in node.pods.items()}
+    indexed = {uid: state for pods in book.placed.values() for uid, state in pods.items()}
+    assert indexed.keys() == placed.keys(), "the index by namespace is not what is placed"
+    assert all(indexed[uid] is state for uid, state in placed.items()), "the index by namespace has another state"
+    repel = {uid for pods in book.exclusive.values() for uid in pods}
+    assert repel == {uid for uid, state in placed.items() if state.repels}, "the index of pods that keep others away"
 
 
 def _commands_fit_the_phase(core: Core, commands: Sequence[m.Command]) -> None:
