@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+from pathlib import PurePosixPath
 from typing import Any
 
 import pytest
@@ -197,6 +198,17 @@ def test_what_streams_may_take_changes_without_the_volumes_template() -> None:
     assert (before[0], after[0]) == ("10Gi", "20Gi")
     assert before[1] == after[1]
     assert before[2] != after[2], "the operator restarts the servers"
+
+
+def test_the_database_of_metrics_has_a_folder_for_what_it_sorts() -> None:
+    """Without one SQLite looks below /var/tmp, /tmp and the working folder, all read-only there, and questions about
+    some 20,000 slices fail (SQLITE_IOERR_GETTEMPPATH: `disk I/O error`)."""
+    (metrics,) = [d for d in _all("--show-only=templates/34-metrics.yaml") if d["kind"] == "Deployment"]
+    (container,) = metrics["spec"]["template"]["spec"]["containers"]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    writable = [mount["mountPath"] for mount in container["volumeMounts"] if not mount.get("readOnly")]
+    folder = {v["name"]: v.get("value") for v in container["env"]}["SQLITE_TMPDIR"]
+    assert any(PurePosixPath(folder).is_relative_to(path) for path in writable)
 
 
 LISTED = " a\nsystem:kube-scheduler  b\tc\r\nd e\n"
