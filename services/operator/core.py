@@ -91,11 +91,14 @@ class Core:
 
     def _own_certificates(self, now_s: float, entropy: Entropy) -> list[Write]:
         base = self._present_or_lost(AUTHORITY)
-        found = authorities(base, self.seen.bundle, self.config, now_s, entropy)
+        # ConfigMap kerf-ca is read by clients of NATS alone; where others run NATS, it is theirs, with another CA.
+        bundle = self.seen.bundle if self.config.nats_url else ""
+        found = authorities(base, bundle, self.config, now_s, entropy)
         writes = self._keep_secret(AUTHORITY, found.changed, "the CA")
         if found.changed:
             return writes  # what is signed by it, or names it, follows when this has been written
-        writes += self._keep_map(BUNDLE, {"ca.crt": found.bundle})
+        if self.config.nats_url:
+            writes += self._keep_map(BUNDLE, {"ca.crt": found.bundle})
         for name, names in server_names(self.config).items():
             writes += self._leaf(name, names, found, now_s, entropy)
         until = pki.made_at(found.signer.certificate) + self.config.authority_overlap_s
@@ -111,7 +114,7 @@ class Core:
         for a while: servers go on with the certificate that they have until the kubelet has brought them the next."""
         writes: list[Write] = []
         nats = self.seen.secret(NATS_TLS).text("ca.crt")
-        if nats:
+        if nats and self.config.nats_url:
             kept = pki.others(self.seen.bundle, nats, self._beside(NATS_TLS, nats, now_s))
             writes += self._keep_map(BUNDLE, {"ca.crt": nats + kept})
         admission = self.seen.secret(ADMISSION_TLS).text("ca.crt")

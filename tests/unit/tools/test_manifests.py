@@ -182,6 +182,16 @@ def test_certificates_of_cert_manager_have_the_names_of_the_operators_own() -> N
     assert "127.0.0.1" in found["kerf-nats-tls"]
 
 
+def test_a_nats_of_others_gets_no_certificate_of_cert_manager() -> None:
+    external = (
+        "--set=nats.enabled=false",
+        "--set=nats.external.url=tls://n:4222",
+        "--set=nats.external.privateCa=true",
+    )
+    made = _all("--set=certificates.from=cert-manager", "--set=certificates.issuer.name=i", *external)
+    assert [d["metadata"]["name"] for d in made if d["kind"] == "Certificate"] == ["kerf-admission"]
+
+
 def test_what_streams_may_take_changes_without_the_volumes_template() -> None:
     """Kubernetes refuses a StatefulSet with other volumeClaimTemplates."""
 

@@ -255,6 +255,38 @@ def test_an_external_nats_gets_neither_users_nor_a_certificate() -> None:
     assert {write.name for write in world.settle()}.isdisjoint({"kerf-nats", "kerf-nats-tls"})
 
 
+@pytest.mark.parametrize("left_behind", [True, False])
+@pytest.mark.parametrize("certificates", ["bootstrap", "cert-manager", "existing"])
+def test_the_ca_of_a_nats_of_others_stays_and_is_that_of_nats_alone(certificates: Any, left_behind: bool) -> None:
+    """ConfigMap kerf-ca is the administrator's then, also where a Secret of former servers of Kerf's is still there."""
+    world = World(Config(nats_url="", certificates=certificates))
+    foreign = pki.new_authority(NOW_S - DAY_S, 3650, random.Random(2).randbytes).pem.certificate
+    theirs = ConfigMap(metadata=Meta(name="kerf-ca"), data={"ca.crt": foreign})
+    world.core.seen.put(theirs)
+    other = pki.new_authority(NOW_S - DAY_S, 3650, random.Random(3).randbytes).pem.certificate
+    data = {"ca.crt": base64.b64encode(other.encode()).decode()}
+    if certificates != "bootstrap":
+        world.core.seen.put(Secret(metadata=Meta(name="kerf-admission"), data=data))
+    if left_behind:
+        world.core.seen.put(Secret(metadata=Meta(name="kerf-nats-tls"), data=data))
+    for at_s in (0.0, 10.0, 25 * 3600.0):
+        world.now_s = NOW_S + at_s
+        written = world.settle()
+        assert [write.why for write in written if (write.resource.kind, write.name) == ("ConfigMap", "kerf-ca")] == []
+        assert world.core.seen.maps["kerf-ca"] == theirs
+        assert world.core.seen.webhooks is not None
+        for webhook in world.core.seen.webhooks.webhooks:
+            trusted = base64.b64decode(webhook.client_config.ca_bundle).decode()
+            assert trusted
+            assert foreign not in trusted
+        assert foreign not in world.text("kerf-ca", "previous.crt")
+
+
+def test_without_a_nats_of_kerfs_no_ca_for_its_clients_is_made() -> None:
+    world = World(Config(nats_url=""))
+    assert [w.why for w in world.settle() if (w.resource.kind, w.name) == ("ConfigMap", "kerf-ca")] == []
+
+
 def test_a_problem_is_told_once_and_its_time_stays() -> None:
     world = World()
     first = world.decide()
