@@ -50,12 +50,15 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
+{{- /* {root, user}: of the Secret with all users' credentials a pod gets its own user's alone. */ -}}
 {{- define "kerf.natsVolumes" -}}
-{{- if or .Values.nats.enabled .Values.nats.external.privateCa }}
+{{- $nats := .root.Values.nats -}}
+{{- if or $nats.enabled $nats.external.privateCa }}
 - {name: ca, configMap: {name: kerf-ca}}
 {{- end }}
-{{- if and (not .Values.nats.enabled) .Values.nats.external.credentialsSecret }}
-- {name: nats-credentials, secret: {secretName: {{ .Values.nats.external.credentialsSecret }}}}
+{{- if and (not $nats.enabled) $nats.external.credentialsSecret }}
+- name: nats-credentials
+  secret: {secretName: {{ $nats.external.credentialsSecret }}, items: [{key: {{ .user }}.creds, path: {{ .user }}.creds}]}
 {{- end }}
 {{- end -}}
 
@@ -165,7 +168,7 @@ spec:
         {{- . | nindent 8 }}
         {{- end }}
         {{- end }}
-      {{- $natsVolumes := ternary (include "kerf.natsVolumes" $root) "" (not (empty .user)) }}
+      {{- $natsVolumes := ternary (include "kerf.natsVolumes" (dict "root" $root "user" .user)) "" (not (empty .user)) }}
       {{- if or $natsVolumes .volumes }}
       volumes:
       {{- with trim $natsVolumes }}{{ . | nindent 6 }}{{ end }}

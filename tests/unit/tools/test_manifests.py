@@ -17,6 +17,7 @@ from tools.manifests import template
 
 _POLICY = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 _CLASS = "resource.k8s.io/v1/DeviceClass"
+_EXTERNAL = ("--set=nats.enabled=false", "--set=nats.external.url=tls://n:4222", "--set=nats.external.privateCa=true")
 
 
 @pytest.mark.parametrize(("mounts", "propagation"), [("true", "Bidirectional"), ("false", "HostToContainer")])
@@ -183,13 +184,36 @@ def test_certificates_of_cert_manager_have_the_names_of_the_operators_own() -> N
 
 
 def test_a_nats_of_others_gets_no_certificate_of_cert_manager() -> None:
-    external = (
-        "--set=nats.enabled=false",
-        "--set=nats.external.url=tls://n:4222",
-        "--set=nats.external.privateCa=true",
-    )
-    made = _all("--set=certificates.from=cert-manager", "--set=certificates.issuer.name=i", *external)
+    made = _all("--set=certificates.from=cert-manager", "--set=certificates.issuer.name=i", *_EXTERNAL)
     assert [d["metadata"]["name"] for d in made if d["kind"] == "Certificate"] == ["kerf-admission"]
+
+
+def test_a_pod_gets_the_credentials_of_its_own_user_alone() -> None:
+    """The Secret has those of all users, and agents run on every GPU node."""
+    users = {}
+    for made in _all(*_EXTERNAL, "--set=nats.external.credentialsSecret=creds", "--no-hooks"):
+        if made["kind"] not in ("Deployment", "DaemonSet", "StatefulSet"):
+            continue
+        pod = made["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        named = {v["name"]: v.get("value") for v in container["env"]}.get("KERF_NATS_CREDENTIALS")
+        files = [
+            volume["secret"]
+            for volume in pod.get("volumes", ())
+            if volume.get("secret", {}).get("secretName") == "creds"
+        ]
+        if named is None:
+            assert files == []
+            continue
+        (mount,) = [m for m in container["volumeMounts"] if m["name"] == "nats-credentials"]
+        folder, _, name = named.rpartition("/")
+        assert mount["mountPath"] == folder
+        assert files == [{"secretName": "creds", "items": [{"key": name, "path": name}]}]
+        users[made["metadata"]["name"]] = name
+    assert users == {
+        f"kerf-{user.replace('_', '-')}": f"{user}.creds"
+        for user in ("placement", "watcher", "node_agent", "preemptor", "metrics")
+    }
 
 
 def test_what_streams_may_take_changes_without_the_volumes_template() -> None:
