@@ -13,11 +13,19 @@ import yaml
 from services.operator import authority, schedulers
 from services.operator.config import Config
 from shared.model import names
-from tools.manifests import template
+from tools.manifests import K8S, template
 
 _POLICY = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 _CLASS = "resource.k8s.io/v1/DeviceClass"
 _EXTERNAL = ("--set=nats.enabled=false", "--set=nats.external.url=tls://n:4222", "--set=nats.external.privateCa=true")
+VALUES = yaml.safe_load((K8S / "chart" / "values.yaml").read_text())
+
+
+def _lists(values: dict[str, Any], above: str = "") -> list[str]:
+    """The paths of all values that are lists."""
+    found = [f"{above}{name}" for name, value in values.items() if isinstance(value, list)]
+    inner = [_lists(value, f"{above}{name}.") for name, value in values.items() if isinstance(value, dict)]
+    return sum(inner, found)
 
 
 @pytest.mark.parametrize(("mounts", "propagation"), [("true", "Bidirectional"), ("false", "HostToContainer")])
@@ -71,6 +79,15 @@ def test_listeners_without_the_servers_that_ask_the_operator_are_refused(
     with pytest.raises(subprocess.CalledProcessError):
         template("--set=nats.listeners.namespaces={team-a}", f"--set={other}", "--set=nats.external.url=tls://n:4222")
     assert "nats.listeners need NATS servers of this installation" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("path", _lists(VALUES))
+def test_a_list_without_an_entry_is_an_empty_one(path: str) -> None:
+    """`bindingPolicy: {schedulers: }` in a file of values: helm takes the default away, and null is no list."""
+    for made in _all(f"--set={path}=null", "--set=page.signIn=proxy"):
+        pod = ((made.get("spec") or {}).get("template") or {}).get("spec") or {"containers": []}
+        for container in pod["containers"]:
+            assert {v["name"] for v in container.get("env", ()) if v.get("value") == "null"} == set()
 
 
 @pytest.mark.parametrize("users", ["node", "shared"])
