@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import base64
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
 
@@ -59,11 +59,15 @@ class Certificates:
 
 
 def judge(what: str, certificate: x509.Certificate, now: datetime | None = None) -> Finding:
-    """By the days that are left."""
+    """By what is left: of a short life the last quarter is little, for it is renewed when a third is left, and the last
+    eighth very little."""
+    life = certificate.not_valid_after_utc - certificate.not_valid_before_utc
     left = certificate.not_valid_after_utc - (now or datetime.now(UTC))
     until = f"until {certificate.not_valid_after_utc:%Y-%m-%d}"
     if left.total_seconds() <= 0:
         return Finding(Certificates.name, "fail", f"{what} has expired: it was valid {until}", "renew it now")
-    status: Status = "fail" if left.days < FAIL_DAYS else "warn" if left.days < WARN_DAYS else "ok"
+    status: Status = "ok"
+    if left < min(timedelta(days=WARN_DAYS), life / 4):
+        status = "fail" if left < min(timedelta(days=FAIL_DAYS), life / 8) else "warn"
     text = f"{what} is valid for {left.days} more days, {until}"
     return Finding(Certificates.name, status, text, "" if status == "ok" else "renew it")

@@ -117,6 +117,13 @@ def due(certificate: x509.Certificate, now_s: float, renew_left: float) -> bool:
     return now_s >= end - renew_left * (end - not_before(certificate))
 
 
+def late(certificate: x509.Certificate, now_s: float, most_s: float) -> bool:
+    """Whether less than `most_s` is left of it, and less than a quarter of its life: the usual time to renew a
+    certificate is when a third is left, which can be less than `most_s`."""
+    end = not_after(certificate)
+    return end - now_s < min(most_s, (end - not_before(certificate)) / 4)
+
+
 def signed_by(certificate: x509.Certificate, by: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(by)

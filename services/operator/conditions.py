@@ -70,14 +70,14 @@ def _users(seen: Observed, config: Config) -> Condition:
 def _certificates(seen: Observed, config: Config, now_s: float) -> Condition:
     kind, problems = "CertificatesReady", []
     for name in server_names(config):
-        end = seen.certificate_end(name)
-        if not end:
+        present = seen.certificate(name)
+        if present is None:
             whose = "the operator is making it" if config.certificates == "bootstrap" else "make it, or wait"
             problems.append(f"Secret {name} has no certificate in tls.crt; {whose}")
-        elif end <= now_s:
+        elif (left_s := pki.not_after(present) - now_s) <= 0:
             problems.append(f"certificate {name} has expired; renew it")
-        elif config.certificates != "bootstrap" and end - now_s < config.warn_days * pki.DAY_S:
-            problems.append(f"certificate {name} ends in {(end - now_s) / pki.DAY_S:.1f} days; renew it")
+        elif config.certificates != "bootstrap" and pki.late(present, now_s, config.warn_days * pki.DAY_S):
+            problems.append(f"certificate {name} ends in {left_s / pki.DAY_S:.1f} days; renew it")
     if problems:
         return Condition(type=kind, status="False", reason="CertificateProblem", message="; ".join(problems))
     return Condition(type=kind, status="True", reason="CertificatesValid", message="all certificates are valid")

@@ -31,7 +31,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     unready_s: Patience = 60.0
     """A pod of Kerf's that is not ready for this time is reported."""
     warn_days: Days = 14.0
-    """Certificates that others renew are reported this long before their end."""
+    """Certificates that others renew are reported this long before their end, or when a quarter of their life is left
+    if that is later."""
     nats_url: str = "nats://kerf-nats:4222"
     """The NATS servers of this installation; empty: others run them, and make their users and certificates."""
     nats_tls: bool = True

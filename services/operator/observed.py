@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
+from cryptography import x509
 
 from services.operator import certificates as pki
 from services.operator import enrolment
@@ -222,16 +224,25 @@ class Observed:
 
     def ends(self) -> dict[tuple[str, ...], float]:
         """When each certificate ends, in Unix seconds."""
-        found: dict[tuple[str, ...], float] = {}
-        for name, key in ((AUTHORITY, "tls.crt"), (ADMISSION_TLS, "tls.crt"), (NATS_TLS, "tls.crt")):
-            certificate = pki.read(self.secret(name).text(key))
-            if certificate is not None:
-                found[name,] = pki.not_after(certificate)
-        return found
+        return {(name,): pki.not_after(certificate) for name, certificate in self._certificates()}
+
+    def begins(self) -> dict[tuple[str, ...], float]:
+        """When each certificate begins, in Unix seconds."""
+        return {(name,): pki.not_before(certificate) for name, certificate in self._certificates()}
+
+    def certificate(self, name: str) -> x509.Certificate | None:
+        """None where there is none, or it cannot be read."""
+        return pki.read(self.secret(name).text("tls.crt"))
 
     def certificate_end(self, name: str) -> float:
         """0 where there is none."""
-        return self.ends().get((name,), 0.0)
+        found = self.certificate(name)
+        return pki.not_after(found) if found else 0.0
+
+    def _certificates(self) -> Iterator[tuple[str, x509.Certificate]]:
+        for name in (AUTHORITY, ADMISSION_TLS, NATS_TLS):
+            if found := self.certificate(name):
+                yield name, found
 
 
 def _serving_node(grant: str) -> str:

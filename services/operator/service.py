@@ -155,6 +155,12 @@ class Operator(Service):
             core.seen.ends,
             labels=("name",),
         )
+        m.observe_by(
+            "kerf_certificate_not_before_seconds",
+            "When a certificate begins, in Unix seconds.",
+            core.seen.begins,
+            labels=("name",),
+        )
         m.observe_by("kerf_operator_leading", "1 while this operator leads.", lambda: float(self.leader.leading))
         m.observe_by("kerf_operator_nodes_enrolled", "Nodes that Kerf manages.", lambda: float(core.seen.enrolled))
         m.observe_by(

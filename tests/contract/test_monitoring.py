@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "docs" / "runbooks"
 BY_THE_OPERATOR: dict[str, set[str]] = {
     "kerf_certificate_not_after_seconds": {"name"},
+    "kerf_certificate_not_before_seconds": {"name"},
     "kerf_operator_condition": {"type"},
     "kerf_operator_leading": set(),
 }

@@ -32,9 +32,12 @@ class Alert(msgspec.Struct, frozen=True, kw_only=True):
     summary: str
     description: str
     example: Example
+    more_examples: tuple[Example, ...] = ()
 
 
 DAY_S = 86_400
+_CERTIFICATE_ENDS = "kerf_certificate_not_after_seconds"
+_CERTIFICATE_BEGINS = "kerf_certificate_not_before_seconds"
 
 SERVICES = ("placement", "watcher", "admission", "metrics", "preemptor", "operator")
 """Those that run in each cluster, beside the agents."""
@@ -294,16 +297,40 @@ ALERTS = (
     Alert(
         name="KerfCertificateExpires",
         severity="warning",
-        expr=f"min by (name) (kerf_certificate_not_after_seconds) - time() < {14 * DAY_S}",
+        # A certificate is renewed when a third of its life is left: one of 30 days, 10 days before its end. Operators
+        # of the version before do not export its beginning.
+        expr=f"min by (name) ({_CERTIFICATE_ENDS} - time() "
+        f"< clamp_max(({_CERTIFICATE_ENDS} - {_CERTIFICATE_BEGINS}) / 4, {14 * DAY_S}) "
+        f"or ({_CERTIFICATE_ENDS} unless {_CERTIFICATE_BEGINS}) - time() < {14 * DAY_S})",
         wait="10m",
         summary="Certificate {{ $labels.name }} expires in {{ $value | humanizeDuration }}",
         description="It should have been renewed long before. With an expired certificate the API server refuses pods "
         "with foreign dialects, or the services lose NATS.",
         example=Example(
-            series={'kerf_certificate_not_after_seconds{name="webhook"}': f"{DAY_S + 1200}x20"},
+            series={
+                'kerf_certificate_not_after_seconds{name="kerf-admission"}': f"{7 * DAY_S + 1200}x20",
+                'kerf_certificate_not_before_seconds{name="kerf-admission"}': f"{1200 - 23 * DAY_S}x20",
+            },
             at="20m",
-            labels={"name": "webhook"},
-            value="1d 0h 0m 0s",
+            labels={"name": "kerf-admission"},
+            value="7d 0h 0m 0s",
+        ),
+        more_examples=(
+            Example(
+                series={
+                    'kerf_certificate_not_after_seconds{name="kerf-ca"}': f"{13 * DAY_S + 1200}x20",
+                    'kerf_certificate_not_before_seconds{name="kerf-ca"}': f"{1200 - 1812 * DAY_S}x20",
+                },
+                at="20m",
+                labels={"name": "kerf-ca"},
+                value="13d 0h 0m 0s",
+            ),
+            Example(
+                series={'kerf_certificate_not_after_seconds{name="kerf-nats-tls"}': f"{DAY_S + 1200}x20"},
+                at="20m",
+                labels={"name": "kerf-nats-tls"},
+                value="1d 0h 0m 0s",
+            ),
         ),
     ),
 )

@@ -183,7 +183,7 @@ async def test_cdi_needs_a_runtime_and_a_kubelet_that_have_it() -> None:
     assert number("nonsense") == (0, 0)
 
 
-def certificate(days: float) -> x509.Certificate:
+def certificate(days: float, life: float = 400) -> x509.Certificate:
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kerf")])
     key = ec.generate_private_key(ec.SECP256R1())
     return (
@@ -192,7 +192,7 @@ def certificate(days: float) -> x509.Certificate:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(1)
-        .not_valid_before(NOW - timedelta(days=400))
+        .not_valid_before(NOW - timedelta(days=life - days))
         .not_valid_after(NOW + timedelta(days=days))
         .sign(key, hashes.SHA256())
     )
@@ -205,6 +205,14 @@ def certificate(days: float) -> x509.Certificate:
 def test_certificates_are_judged_by_the_days_that_are_left(days: int, status: str, says: str) -> None:
     finding = judge("the webhook's CA", certificate(days), NOW)
     assert (finding.status, says in finding.text, bool(finding.do)) == (status, True, status != "ok")
+
+
+@pytest.mark.parametrize(
+    ("life", "left", "status"), [(30, 9, "ok"), (30, 7, "warn"), (10, 2.6, "ok"), (10, 2.4, "warn"), (10, 1.2, "fail")]
+)
+def test_a_short_certificate_is_no_problem_while_it_is_renewed(life: float, left: float, status: str) -> None:
+    """Which begins when a third of its life is left."""
+    assert judge("the NATS server's certificate", certificate(left, life), NOW).status == status
 
 
 @pytest.mark.parametrize(("host", "remedy"), [("", "give the account"), ("10.0.0.1", "on a machine with a kubeconfig")])

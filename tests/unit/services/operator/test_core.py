@@ -250,6 +250,32 @@ def test_certificates_of_others_are_watched_and_their_ca_is_passed_on(mode: Any)
     assert "certificate kerf-admission ends in 10.0 days; renew it" in condition.message
 
 
+@pytest.mark.parametrize(("days", "left", "late"), [(30.0, 9.9, False), (30.0, 7.4, True), (90.0, 14.1, False)])
+def test_a_short_certificate_of_others_is_not_reported_while_it_is_renewed(
+    days: float, left: float, late: bool
+) -> None:
+    """cert-manager renews a certificate when a third of its life is left: of 30 days that is 10 before its end."""
+    made = World(Config(certificate_days=days))
+    made.settle()
+    world = World(Config(certificates="cert-manager"))
+    for name in ("kerf-admission", "kerf-nats-tls"):
+        world.core.seen.put(made.core.seen.secrets[name])
+    world.now_s += (days - left) * DAY_S
+    world.decide()
+    (condition,) = [c for c in world.core.conditions if c.type == "CertificatesReady"]
+    assert condition.status == ("False" if late else "True"), condition.message
+
+
+def test_each_certificates_beginning_and_end_are_exported() -> None:
+    world = World()
+    world.settle()
+    days = {"kerf-admission": 90, "kerf-nats-tls": 90, "kerf-ca": 1825}
+    ends, begins = world.core.seen.ends(), world.core.seen.begins()
+    assert begins.keys() == ends.keys() == {(name,) for name in days}
+    for name, life in days.items():
+        assert ends[name,] - begins[name,] == life * DAY_S + pki.BACKDATED_S
+
+
 def test_an_external_nats_gets_neither_users_nor_a_certificate() -> None:
     world = World(Config(nats_url=""))
     assert {write.name for write in world.settle()}.isdisjoint({"kerf-nats", "kerf-nats-tls"})
