@@ -13,7 +13,8 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from services.operator.objects import LEASE, LEASE_NAME
-from shared.kube.transport import Transport, TransportError
+from shared.kube.outcomes import outcome_of
+from shared.kube.transport import Response, Transport, TransportError
 from shared.model.kube_object import KubeObject, Meta
 from shared.model.timestamps import micros_text
 
@@ -52,6 +53,8 @@ class Leader:
     def __init__(self, transport: Transport, namespace: str, me: str, log: Any, *, lease_s: float) -> None:
         self.leading = False
         self.changed = asyncio.Event()
+        self.problem = ""
+        """Why the last attempt to take or renew the Lease failed; empty where the API server answered as it should."""
         self._transport, self._namespace, self._me, self._log, self._lease_s = transport, namespace, me, log, lease_s
         self._seen = Seen()
         self._renewed_at_s = 0.0
@@ -64,8 +67,10 @@ class Leader:
                 # A third of the Lease's life, so that two answers may be lost.
                 async with asyncio.timeout(self._lease_s / 3):
                     await self._step()
+                self.problem = ""
             except (TransportError, TimeoutError) as error:
-                self._log.warning("lease_unsure", error=str(error) or "no answer in time")
+                self.problem = str(error) or "no answer in time"
+                self._log.warning("lease_unsure", error=self.problem)
             if self.leading and _now() - self._renewed_at_s > self._lease_s * 0.75:
                 self._set(leading=False)
             await asyncio.sleep(self._lease_s / 3)
@@ -75,7 +80,7 @@ class Leader:
         started = _now()
         response = await self._transport.request("GET", path)
         if response.status not in (200, 404):
-            raise TransportError(f"HTTP {response.status}: {response.body[:200].decode(errors='replace')}")
+            raise _refusal(response)
         lease = msgspec.json.decode(response.body, type=Lease) if response.status == 200 else None
         version = "" if lease is None else lease.metadata.resource_version
         if version != self._seen.version:
@@ -95,7 +100,7 @@ class Leader:
         elif response.status == 409:
             self._set(leading=False)  # another was quicker, or it has just been deleted
         else:
-            raise TransportError(f"HTTP {response.status}: {response.body[:200].decode(errors='replace')}")
+            raise _refusal(response)
 
     def _set(self, *, leading: bool) -> None:
         if leading != self.leading:
@@ -119,6 +124,11 @@ class Leader:
                 await self._transport.request("PUT", path, msgspec.json.encode(body))
         except TransportError as error:
             self._log.info("lease_left_to_expire", error=str(error))
+
+
+def _refusal(response: Response) -> TransportError:
+    """With the API server's own sentence."""
+    return TransportError(f"HTTP {response.status}: {outcome_of(response).message}")
 
 
 def _renewed(lease: Lease | None, me: str, namespace: str, lease_s: float, action: str) -> dict[str, Any]:

@@ -62,7 +62,7 @@ class _Page(KubeObject, frozen=True):
 
 
 class StillRunning(Exception):
-    """An operator holds the Lease, and would undo what is done here."""
+    """An operator holds the Lease, and would undo what is done here. Not raised where the API server gives no Lease."""
 
 
 class Uninstall:
@@ -97,11 +97,15 @@ class Uninstall:
         return not self._failed
 
     async def _take_over(self) -> None:
-        if not await self._until(lambda: self._leader.leading):
-            raise StillRunning(
-                f"Lease {LEASE_NAME} in namespace {self._config.namespace} is held by a running operator, which would "
-                "put everything back; delete Deployment kerf-operator first (helm uninstall does so)"
-            )
+        if await self._until(lambda: self._leader.leading):
+            return
+        lease = f"Lease {LEASE_NAME} in namespace {self._config.namespace}"
+        if self._leader.problem:
+            raise TransportError(f"{lease} cannot be taken: {self._leader.problem}")
+        raise StillRunning(
+            f"{lease} is held by a running operator, which would put everything back; delete Deployment kerf-operator "
+            "first (helm uninstall does so)"
+        )
 
     async def _wait_for_pods(self) -> None:
         left: list[Pod] = []
