@@ -18,6 +18,7 @@ from tools.manifests import K8S, template
 _POLICY = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 _CLASS = "resource.k8s.io/v1/DeviceClass"
 _EXTERNAL = ("--set=nats.enabled=false", "--set=nats.external.url=tls://n:4222", "--set=nats.external.privateCa=true")
+KEEP = "kerf.dev/keep"
 VALUES = yaml.safe_load((K8S / "chart" / "values.yaml").read_text())
 
 
@@ -262,6 +263,36 @@ def test_the_database_of_metrics_has_a_folder_for_what_it_sorts() -> None:
     assert any(PurePosixPath(folder).is_relative_to(path) for path in writable)
 
 
+def test_what_is_deleted_without_helm_is_all_but_the_namespace_and_recorded_usage() -> None:
+    """The job that removes the rest needs the namespace, and with that would go the volumes."""
+    delete, apply, wait, logs, remove = _without_helm()
+    assert delete == f"kubectl delete --filename k8s/ --selector '!{KEEP}'"
+    there = [d for file in K8S.glob("*.yaml") for d in yaml.safe_load_all(file.read_text()) if d]
+    kept = {(d["kind"], d["metadata"]["name"]) for d in there if KEEP in d["metadata"].get("labels", {})}
+    assert kept == {("Namespace", "kerf-system"), ("PersistentVolumeClaim", "kerf-metrics")}
+    assert (apply, remove) == ("kubectl apply --filename k8s/uninstall/", "kubectl delete --filename k8s/uninstall/")
+    (job,) = [d for d in _uninstall() if d["kind"] == "Job"]
+    assert wait.endswith(f" job/{job['metadata']['name']}")
+    assert logs.endswith(f" job/{job['metadata']['name']}")
+
+
+def test_the_job_that_removes_kerf_without_helm_is_that_of_the_chart() -> None:
+    hooks = [d for d in _all() if "helm.sh/hook" in d["metadata"].get("annotations", {})]
+    for document in hooks:
+        del document["metadata"]["annotations"]
+    plain = _uninstall()
+    assert plain == hooks
+    account = {("ServiceAccount", "kerf-uninstall"), ("Role", "kerf-uninstall"), ("ClusterRole", "kerf-uninstall")}
+    assert account < {(d["kind"], d["metadata"]["name"]) for d in plain}
+    assert "Namespace" not in {d["kind"] for d in plain}
+
+
+def test_the_namespace_outlives_the_release() -> None:
+    """Also where the chart has made it: the volumes are in it, and the job that runs after all has been deleted."""
+    (namespace,) = _all("--set=namespace.create=true", "--show-only=templates/00-namespace.yaml")
+    assert namespace["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
 LISTED = " a\nsystem:kube-scheduler  b\tc\r\nd e\n"
 
 
@@ -279,6 +310,17 @@ def test_the_policy_separates_accounts_as_the_operator_does() -> None:
     assert separator[0] == "split"
     assert [name for name in text.split(separator[1]) if name] == schedulers.accounts(LISTED)
     assert schedulers.accounts(LISTED) == ["a", "system:kube-scheduler", "b", "c", "d", "e"]
+
+
+def _without_helm() -> list[str]:
+    """The commands that remove plain manifests."""
+    page = (K8S.parent / "docs" / "install.md").read_text()
+    part = page[page.index("\n## Without Helm\n") : page.index("\n## Values\n")]
+    return part.split("```")[1].strip().splitlines()
+
+
+def _uninstall() -> list[Any]:
+    return [d for file in (K8S / "uninstall").iterdir() for d in yaml.safe_load_all(file.read_text()) if d]
 
 
 def _all(*options: str) -> list[Any]:
