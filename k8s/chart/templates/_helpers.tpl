@@ -95,6 +95,16 @@ readinessProbe:
 securityContext: {allowPrivilegeEscalation: false, readOnlyRootFilesystem: true, capabilities: {drop: [ALL]}}
 {{- end -}}
 
+{{- /* Replicas of this name go to different zones. Not by topologySpreadConstraints: kube-scheduler rates by these only nodes that
+have the keys of all of them, so where nodes have no zone it would not spread over nodes either (podtopologyspread/scoring.go,
+requireAllTopologies). */ -}}
+{{- define "kerf.zones" -}}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+    - {weight: 100, podAffinityTerm: {topologyKey: topology.kubernetes.io/zone, labelSelector: {matchLabels: {app.kubernetes.io/name: {{ . }}}}}}
+{{- end -}}
+
 {{- /* The pod of a service of the control plane up to its containers: {root, name}. */ -}}
 {{- define "kerf.pod" -}}
 serviceAccountName: {{ .name }}
@@ -112,6 +122,7 @@ tolerations:
 - {{ toJson . }}
 {{- end }}
 {{- end }}
+{{ include "kerf.zones" .name }}
 topologySpreadConstraints:
 - {maxSkew: 1, topologyKey: kubernetes.io/hostname, whenUnsatisfiable: ScheduleAnyway, labelSelector: {matchLabels: {app.kubernetes.io/name: {{ .name }}}}}
 {{- end -}}

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import pytest
@@ -291,6 +292,46 @@ def test_the_namespace_outlives_the_release() -> None:
     """Also where the chart has made it: the volumes are in it, and the job that runs after all has been deleted."""
     (namespace,) = _all("--set=namespace.create=true", "--show-only=templates/00-namespace.yaml")
     assert namespace["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_replicas_go_to_different_zones_and_nodes_where_there_are_some() -> None:
+    """Zones are no topologySpreadConstraint: where nodes have no zone, kube-scheduler would not spread over nodes."""
+    spread = []
+    for made in _all("--set=nats.replicas=3", "--no-hooks"):
+        if made["kind"] not in ("Deployment", "StatefulSet"):
+            continue
+        pod, labels = made["spec"]["template"]["spec"], made["spec"]["template"]["metadata"]["labels"]
+        (zones,) = pod["affinity"]["podAntiAffinity"]["preferredDuringSchedulingIgnoredDuringExecution"]
+        (nodes,) = pod["topologySpreadConstraints"]
+        assert zones["podAffinityTerm"]["topologyKey"] == "topology.kubernetes.io/zone"
+        assert (nodes["topologyKey"], nodes["whenUnsatisfiable"]) == ("kubernetes.io/hostname", "ScheduleAnyway")
+        for selector in (zones["podAffinityTerm"]["labelSelector"], nodes["labelSelector"]):
+            assert selector == made["spec"]["selector"]
+            assert selector["matchLabels"].items() <= labels.items()
+        spread.append(made["metadata"]["name"])
+    assert len(spread) == 7
+    assert "kerf-nats" in spread
+
+
+def test_no_nats_server_is_restarted_for_the_zone_that_the_next_one_prefers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator replaces servers where the digest is another; their volumes would keep them in their zones."""
+    shutil.copytree(K8S / "chart", tmp_path / "chart")
+    helpers = tmp_path / "chart" / "templates" / "_helpers.tpl"
+
+    def digest() -> str:
+        (servers,) = [d for d in _all("--show-only=templates/30-nats.yaml") if d["kind"] == "StatefulSet"]
+        restart: str = servers["spec"]["template"]["metadata"]["annotations"]["kerf.dev/nats-restart"]
+        return restart
+
+    before = digest()
+    monkeypatch.setattr("tools.manifests.K8S", tmp_path)
+    text = helpers.read_text()
+    for old, new, same in (("kubernetes.io/zone", "example.com/rack", True), ("/hostname", "/host", False)):
+        assert old in text
+        helpers.write_text(text.replace(old, new))
+        assert (digest() == before) == same
 
 
 LISTED = " a\nsystem:kube-scheduler  b\tc\r\nd e\n"
