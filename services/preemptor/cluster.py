@@ -62,6 +62,13 @@ class Cluster:
                 if (held := self.book.release(event.grant_id)) is not None:
                     self.changed_nodes.note(held.nodes)
 
+    def mark_victims(self, uids: set[str], now: float) -> None:
+        """Counts these members of gangs as gone, and no others, as placement does with the victims of its plans:
+        several plans together take no gang below its minimum."""
+        changed, self.gangs.going = uids ^ self.gangs.going, uids
+        for state in [self.book.pods[uid] for uid in changed if uid in self.book.pods]:
+            self.gangs.see(state, now, able=not state.refusal)
+
     def _trust_agent(self, name: str) -> None:
         """Whether an agent may get something is placement's to judge. A node that comes back has the inventory that it
         had, and its agent need not say it again."""

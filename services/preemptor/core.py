@@ -176,6 +176,7 @@ class Core:
         self._memory_use.tick(now)
         for late in [one for one in self.executions.values() if one.since + one.plan.deadline_s + LOST_S <= now]:
             self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's event about its end was lost
+        self._cluster.mark_victims(self.executions.ending(), now)
         self.pending.tick(now)
         out: list[m.Command] = [
             self._execute(one, now)
@@ -271,6 +272,7 @@ class Core:
         budgets count those of their victims whose eviction the API server has not counted yet.
         """
         self._now = now
+        self._cluster.mark_victims(self.executions.ending(), now)
         self._cluster.queues.look_around()
         self._preemption_policy.begin()
         self._preemption_policy.note_leaving(self.executions.promised())
@@ -315,6 +317,7 @@ class Core:
             return []
         plan = self._plan(members, options, planner)
         self.executions.begin(plan, now)
+        self._cluster.mark_victims(self.executions.ending(), now)
         self._preemption_policy.note_leaving(self.executions.promised())
         self._opening.add(plan)
         return [m.Propose(plan, PreemptionProposed(plan=plan, alternatives=planner.alternatives))]

@@ -74,6 +74,8 @@ class Preemption:
         if isinstance(record, str):
             return [m.AnswerPlan(self.reservations.no(plan, record, self.reservations.of(plan)))]
         self._batcher.reservations.append(record)
+        # Not first when it is logged: of one gang each plan of one moment would count on the same member to spare.
+        self._mark_victims(record.plan, now, going=True)
         return []
 
     def abandon(self, plan_id: str, reason: str, term: int, now: float) -> list[m.Command]:
@@ -172,7 +174,6 @@ class Preemption:
         if found is None or found.logged or record.over:
             return []  # it is over already, or this is its repetition under another term
         plan, found.logged, found.until = found.plan, True, now + found.plan.deadline_s
-        self._mark_victims(plan, now, going=True)
         return [
             *self._order(plan, record.term, now),
             *self._answer(found),

@@ -49,6 +49,10 @@ class PlansInProgress(dict[str, PlanExecution]):
             if not one.executing or v.uid in one.victims_left or v.action not in ENDS
         }
 
+    def ending(self) -> set[str]:
+        """Returns the uids of all victims that are evicted, accepted or not, until their plans are over."""
+        return {v.uid for one in self.values() for v in one.plan.victims if v.action in ENDS}
+
     def planned(self, now: float) -> set[str]:
         """Returns the uids of the pods for which capacity is reserved, or is to be."""
         return {b.uid for plan in self._plans(now) for b in plan.beneficiaries} | self._successors()

@@ -525,3 +525,48 @@ def test_a_quota_is_compared_by_the_gpus_of_the_plan() -> None:
     placement.gone(over)
     cluster.wait(within)
     assert cluster.propose(cluster.plan("lent", to=(within,))).ok
+
+
+def gang_of_four() -> tuple[Proposals, list[Pod]]:
+    """A gang that can spare one of its four members, and two pods that want the GPU of one."""
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "4", "kerf.dev/gang-min": "3"}
+    cluster = Proposals(Placement().nodes("a", "b", "c", "d", gpus=1))
+    members = [low(f"g{number}", annotations=notes) for number in range(4)]
+    cluster.placement.facts(*members)
+    for pod in members:
+        cluster.bound[pod.metadata.name] = cluster.placement.bind(pod)
+    waiting = [high("first"), high("second")]
+    cluster.wait(*waiting)
+    return cluster, waiting
+
+
+def test_plans_of_one_moment_take_no_gang_below_its_minimum_by_one_member_each() -> None:
+    """None of them is logged when the second is asked for."""
+    cluster, (first, second) = gang_of_four()
+    plans = [cluster.plan("g3", to=(first,), plan_id="p1"), cluster.plan("g2", to=(second,), plan_id="p2")]
+    cluster.placement.answer = False
+    assert only(cluster.placement.send(m.ReserveAsked(plans[0])), m.AnswerPlan) == []
+    (no,) = only(cluster.placement.send(m.ReserveAsked(plans[1])), m.AnswerPlan)
+    assert (no.answer.ok, "fewer than its minimum of 3 members" in no.answer.reason) == (False, True)
+
+
+@pytest.mark.parametrize("logged", [False, True])
+def test_a_member_counts_again_when_its_plan_is_given_up(logged: bool) -> None:
+    cluster, (first, second) = gang_of_four()
+    plans = [cluster.plan("g3", to=(first,), plan_id="p1"), cluster.plan("g2", to=(second,), plan_id="p2")]
+    cluster.placement.answer = logged
+    cluster.placement.send(m.ReserveAsked(plans[0]))
+    cluster.placement.send(m.AbandonAsked("p1", "another one is cheaper"))
+    cluster.placement.answer = True
+    if not logged:
+        cluster.placement.send(m.Appended(900))
+    cluster.placement.tick()
+    assert cluster.propose(plans[1]).ok
+
+
+def test_a_plan_too_large_for_a_log_record_marks_no_victim(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, (first, second) = gang_of_four()
+    with monkeypatch.context() as small:
+        small.setattr(reservations, "RECORD_MOST_BYTES", 100)
+        assert not cluster.propose(cluster.plan("g3", to=(first,), plan_id="p1")).ok
+    assert cluster.propose(cluster.plan("g2", to=(second,), plan_id="p2")).ok

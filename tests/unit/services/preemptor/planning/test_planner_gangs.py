@@ -160,3 +160,44 @@ def test_nothing_is_preempted_for_subgroups_with_a_topology_of_their_own() -> No
     for name in ("a", "b"):
         preemptor.wait(f"high-{name}", **subgroup(name, "a=1@node,b=1@node"))
     assert preemptor.victims() == []
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_two_plans_take_no_gang_below_its_minimum_by_one_member_each(later: bool) -> None:
+    """It can spare one: the second plan ends what the first leaves of it, or is not made before the first is over."""
+    preemptor = Preemptor("a", "b", "c", "d", gpus=1)
+    for number, node in enumerate("abcd"):
+        preemptor.run(f"g-{number}", node, 0, **gang("g", 4, least=3))
+    preemptor.wait("first", gpus=1)
+    if later:
+        (plan,) = preemptor.plans()
+        preemptor.reserve(plan)
+        preemptor.evicted(plan)  # the feed has not shown that it ends
+        first = [["g-3"]]
+    preemptor.wait("second", gpus=1)
+    plans = preemptor.victims() if not later else [*first, *preemptor.victims()]
+    assert plans == [["g-3"], ["g-0", "g-1", "g-2"]]
+
+
+def test_members_count_again_when_the_plan_that_would_have_evicted_them_is_over() -> None:
+    preemptor = Preemptor("a", "b", "c", "d", gpus=1)
+    for number, node in enumerate("abcd"):
+        preemptor.run(f"g-{number}", node, 0, **gang("g", 4, least=3))
+    preemptor.wait("first", gpus=1)
+    (plan,) = preemptor.plans()
+    preemptor.gone("first")
+    preemptor.send(m.Ended(plan.plan_id, executed=False))
+    preemptor.wait("second", gpus=1)
+    assert preemptor.victims() == [["g-3"]]
+
+
+def test_a_member_that_is_only_suspended_keeps_its_place_in_its_gang() -> None:
+    """The end of another member takes it along, and it is promised: nothing is planned meanwhile."""
+    preemptor = Preemptor("a", "b", gpus=1)
+    slice_ = {"memory_mib": 40_960, "compute_milli": 1000, "strategy": "interposer"}
+    preemptor.run("g-0", "a", 0, **slice_, **gang("g", 2))
+    preemptor.run("g-1", "b", 0, **gang("g", 2))
+    preemptor.wait("first", gpus=0, memory="40960Mi", compute=50)
+    assert preemptor.victims() == [["g-0"]]
+    preemptor.wait("second", gpus=1)
+    assert preemptor.victims() == []
