@@ -440,7 +440,12 @@ class Core:
         if found is None:
             return []
         self._window.answered(now - found.requested_at)
-        failed = {answer.uid: answer for answer in event.answers if answer.outcome not in ("done", "gone")}
+        # Of a pod that is gone any answer is about the next one of its name, such as a StatefulSet's.
+        failed = {
+            answer.uid: answer
+            for answer in event.answers
+            if answer.outcome not in ("done", "gone") and answer.uid in self.book.pods
+        }
         done = found.victims_left & set(event.asked) - failed.keys()
         for uid in sorted(done):
             self.protection.pod_ended(uid, now)

@@ -12,6 +12,9 @@ from shared.kube.transport import MERGE_PATCH, STRATEGIC_PATCH
 from shared.model import names
 from shared.model.timestamps import seconds_text
 
+_UID_DIFFERS = "UID in"
+"""Both sentences of the server have it: "UID in precondition: ..." and "the UID in the precondition (...) does not"."""
+
 
 class PodWrites:
     def __init__(self, send: Send) -> None:
@@ -79,7 +82,11 @@ class PodWrites:
         return await self._send("DELETE", resources.POD.path(order.name, order.namespace), body)
 
     async def evict(self, order: Evict) -> Result:
-        """Through policy/v1: a disruption budget that refuses gives `throttled`."""
+        """Through policy/v1: a disruption budget that refuses gives `throttled`.
+
+        Another pod has the name by now where the uid alone is in conflict: the intended one is gone. The server also
+        answers 409 where it set a resourceVersion itself and the pod changed meanwhile.
+        """
         options: dict[str, Any] = {"preconditions": _preconditions(order.uid, order.resource_version)}
         if order.grace_period_seconds is not None:
             options["gracePeriodSeconds"] = order.grace_period_seconds
@@ -89,7 +96,9 @@ class PodWrites:
             "metadata": {"name": order.name, "namespace": order.namespace},
             "deleteOptions": options,
         }
-        return await self._send("POST", resources.POD.path(order.name, order.namespace, sub="eviction"), body)
+        result = await self._send("POST", resources.POD.path(order.name, order.namespace, sub="eviction"), body)
+        succeeded = result.outcome == "conflict" and not order.resource_version and _UID_DIFFERS in result.message
+        return Result("gone", result.message) if succeeded else result
 
 
 def _preconditions(uid: str, resource_version: str) -> dict[str, str]:

@@ -152,7 +152,8 @@ async def test_a_deletion_needs_the_right_uid_and_version(cluster: SourceHarness
 
 async def test_an_eviction_without_budgets_is_a_deletion(cluster: SourceHarness) -> None:
     pod = await bound(cluster)
-    assert (await cluster.writes.pods.evict(evict(pod, uid="another"))).outcome == "conflict"
+    assert (await cluster.writes.pods.evict(evict(pod, uid="another"))).outcome == "gone"
+    assert (await cluster.writes.pods.evict(evict(pod, resource_version="1"))).outcome == "conflict"
     assert (await cluster.writes.pods.evict(evict(pod, name="nobody"))).outcome == "gone"
     assert (await cluster.writes.pods.evict(evict(pod))).outcome == "done"
     await eventually(

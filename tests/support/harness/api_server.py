@@ -210,7 +210,7 @@ class ApiServer:
         """Simulates the Eviction API with its preconditions and budgets; returns None on success."""
         pod = self.live.get(order.uid)
         if pod is None:
-            return Answer(uid=order.uid, outcome="gone")
+            return self._about_its_next(order)
         if is_terminating(pod):
             return None
         if self._allowed().get(pod.metadata.labels.get(BUDGET, ""), 1) <= 0:
@@ -221,6 +221,13 @@ class ApiServer:
         self.delete(pod)
         self.replace(pod)
         return None
+
+    def _about_its_next(self, order: Evict) -> Answer:
+        """The server looks at the budgets of the pod that has the name by now before it compares uids."""
+        bound = [p for p in self.live.values() if p.metadata.name == order.name and p.spec.node_name]
+        if any(self._allowed().get(p.metadata.labels.get(BUDGET, ""), 1) <= 0 for p in bound):
+            return Answer(uid=order.uid, outcome="throttled", message="it would violate its next pod's budget")
+        return Answer(uid=order.uid, outcome="gone")
 
     def evicted_at(self) -> dict[str, list[float]]:
         """By pod name, when it was evicted."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from services.preemptor import messages as m
-from services.preemptor.core import MAX_PROPOSED_S, PROPOSE_AGAIN_S
+from services.preemptor.core import ASK_AGAIN_S, MAX_PROPOSED_S, PROPOSE_AGAIN_S
 from services.preemptor.plans.window import FIRST, LATE_S
+from shared.contracts.commands import Answer, Outcome
 from shared.contracts.preemption import Plan, Reserved
 from tests.support.harness.preemptor import Preemptor
 
@@ -115,3 +116,30 @@ def test_a_late_answer_of_the_api_server_counts_too() -> None:
 @pytest.mark.parametrize("most", [1, 3])
 def test_there_are_never_more_than_the_setting_allows(most: int) -> None:
     assert len(_full(6, 6, max_plans=most).plans()) == most
+
+
+@pytest.mark.parametrize("outcome", ["conflict", "throttled", "unknown"])
+def test_any_answer_about_a_victim_that_is_gone_is_as_good_as_its_eviction(outcome: Outcome) -> None:
+    """It is about the next pod of its name, which a StatefulSet has created, and may be under a budget."""
+    preemptor = Preemptor("n", gpus=2)
+    preemptor.run("web-0", "n", 0)
+    preemptor.run("other", "n", 1)
+    preemptor.wait("high", gpus=2)
+    (plan,) = preemptor.plans()
+    assert len(preemptor.reserve(plan)) == 2
+    preemptor.evicted(plan, **{"web-0": "unknown"})
+    preemptor.gone("web-0")
+    preemptor.now += ASK_AGAIN_S
+    (again,) = [c for c in preemptor.send(m.Tick()) if isinstance(c, m.Execute)]
+    assert [order.name for order in again.evictions] == ["web-0"]
+    uid = again.evictions[0].uid
+    assert preemptor.send(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome=outcome),))) == []
+    assert not preemptor.core.executions[plan.plan_id].victims_left
+
+
+def test_a_victim_that_is_there_and_cannot_be_evicted_still_cancels_its_plan(preemptor: Preemptor) -> None:
+    (plan,) = preemptor.plans()
+    preemptor.reserve(plan)
+    uid = plan.victims[0].uid
+    commands = preemptor.send(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome="conflict"),)))
+    assert [type(command) for command in commands] == [m.CancelPlan]

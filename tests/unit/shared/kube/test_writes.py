@@ -110,3 +110,28 @@ async def test_an_eviction_and_a_deletion_name_the_pods_uid_and_affect_no_other_
     eviction, deletion = (json.loads(request.partition(b"\r\n\r\n")[2]) for request in server.requests)
     assert eviction["deleteOptions"]["preconditions"] == {"uid": "u"}
     assert deletion["preconditions"] == {"uid": "u", "resourceVersion": "7"}
+
+
+def _conflict(message: str) -> bytes:
+    body = json.dumps({"kind": "Status", "reason": "Conflict", "message": message}).encode()
+    return b"HTTP/1.1 409 Conflict\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+
+
+@pytest.mark.parametrize(
+    ("message", "resource_version", "outcome"),
+    [
+        ("Precondition failed: UID in precondition: u, UID in object meta: v", "", "gone"),
+        ("the UID in the precondition (u) does not match the UID in record (v).", "", "gone"),
+        ("the UID in the precondition (u) does not match the UID in record (v).", "7", "conflict"),
+        ("the ResourceVersion in the precondition (7) does not match the ResourceVersion in record.", "", "conflict"),
+        ("Operation cannot be fulfilled on pods: the object has been modified", "", "conflict"),
+    ],
+)
+async def test_a_pod_whose_name_another_has_by_now_is_gone(
+    server: Server, client: Http1Transport, message: str, resource_version: str, outcome: str
+) -> None:
+    """A StatefulSet gives its next pod the same name. The server sets a version itself for pods that do not run."""
+    server.script = server.answer(_conflict(message))
+    order = Evict(uid="u", namespace="n", name="p", reason="r", resource_version=resource_version)
+    result = await Writes(client, reporter="t").pods.evict(order)
+    assert (result.outcome, result.message) == (outcome, message)
