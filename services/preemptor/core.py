@@ -416,8 +416,10 @@ class Core:
         """
         found.requested_at, turn = now, found.next_victims()
         for victim in turn:
-            if victim.uid in self.book.pods:
-                self.protection.eviction_requested(self.book.pods[victim.uid], now)
+            state = self.book.pods.get(victim.uid)
+            # One that ends already was counted when it was seen to: by an earlier request, or an earlier instance's.
+            if state is not None and state.pod.metadata.deletion_timestamp is None:
+                self.protection.eviction_requested(state, now)
         return m.Execute(
             found.plan.plan_id,
             tuple(

@@ -5,17 +5,27 @@ And what requires placement's reservation.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import msgspec
 import pytest
 
 from services.preemptor import messages as m
+from services.preemptor.core import ASK_AGAIN_S
 from shared.contracts.commands import Answer, Outcome
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan, Reserved
 from shared.model.affinity import LabelSelector
 from shared.model.kube_object import Meta, OwnerReference
-from shared.model.objects import Condition, DisruptionBudgetSpec, DisruptionBudgetStatus, PodDisruptionBudget, PodStatus
+from shared.model.objects import (
+    Condition,
+    DisruptionBudgetSpec,
+    DisruptionBudgetStatus,
+    Pod,
+    PodDisruptionBudget,
+    PodStatus,
+)
 from tests.support import build
 from tests.support.harness.preemptor import Preemptor
 
@@ -372,3 +382,53 @@ def test_a_pod_that_had_finished_before_the_preemptor_began_holds_no_gpu() -> No
     assert sorted(began.core.book.grants) == ["grant-runs"], "one that ends now holds it until its node has said so"
     began.send(m.GrantOver("grant-runs"))
     assert not began.core.book.grants
+
+
+def _terminating(preemptor: Preemptor, name: str) -> Pod:
+    """The pod is seen to end: its eviction was accepted."""
+    ends = datetime.fromtimestamp(preemptor.now + 600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    pod = preemptor.pods[name] = build.newer(preemptor.pods[name], deletion_timestamp=ends)
+    preemptor.send(m.FactsSeen((Put(object=pod),)))
+    return pod
+
+
+def _evictions_left(preemptor: Preemptor) -> int | None:
+    return preemptor.core.protection.evictions_left("team", preemptor.now)
+
+
+def test_an_eviction_that_is_requested_again_counts_once() -> None:
+    """The answer was lost, and the pod is seen to end before the next one."""
+    preemptor = Preemptor("n", gpus=1, evictions_per_hour=2)
+    preemptor.run("low", "n", 0)
+    preemptor.wait("high")
+    (plan,) = preemptor.plans()
+    preemptor.reserve(plan)
+    preemptor.evicted(plan, low="unknown")
+    _terminating(preemptor, "low")
+    assert _evictions_left(preemptor) == 1
+    preemptor.now += ASK_AGAIN_S
+    assert any(isinstance(command, m.Execute) for command in preemptor.send(m.Tick()))
+    preemptor.evicted(plan)
+    assert _evictions_left(preemptor) == 1
+
+
+def test_an_eviction_of_a_plan_that_another_instance_goes_on_with_counts_once() -> None:
+    preemptor = Preemptor("n", gpus=1, evictions_per_hour=2)
+    preemptor.run("low", "n", 0)
+    high = preemptor.wait("high")
+    (plan,) = preemptor.plans()
+    preemptor.reserve(plan)
+    uid = plan.victims[0].uid
+    (saved,) = [
+        c.record for c in preemptor.send(m.Evicted(plan.plan_id, (uid,), ())) if isinstance(c, m.SaveProtection)
+    ]
+    low = _terminating(preemptor, "low")
+    preemptor.restart()
+    preemptor.send(m.ProtectionRestored(saved))
+    preemptor.send(m.InventorySeen(build.inventory("n", gpus=1)))
+    preemptor.send(m.SnapshotSeen(build.put(build.node("n"), low, high)))
+    assert _evictions_left(preemptor) == 1
+    preemptor.core.executions.begin(msgspec.structs.replace(plan, plan_id="its-own"), preemptor.now)
+    preemptor.send(m.Answered(Reserved(plan_id="its-own", ok=False, reason="in progress", under_way=plan)))
+    preemptor.evicted(plan)
+    assert _evictions_left(preemptor) == 1
