@@ -74,7 +74,8 @@ class Core:
         self.inputs = Inputs()
         self._now = 0.0
         self._leads = True
-        """Whether this instance led at the last tick."""
+        """Whether this instance led at the last tick. One that does not requests no eviction: nothing about it would be
+    persisted, and the next leader goes on with its plans."""
         self.ready = False
         """All nodes have been examined once. No pod is preempted before that."""
         self._listed = False
@@ -178,12 +179,14 @@ class Core:
             self._ended(m.Ended(late.plan.plan_id, executed=False), now)  # placement's event about its end was lost
         self._cluster.mark_victims(self.executions.ending(), now)
         self.pending.tick(now)
-        out: list[m.Command] = [
-            self._execute(one, now)
-            for one in self.executions.values()
-            if one.executing and one.victims_left and now - one.requested_at >= ASK_AGAIN_S
-        ]
-        out += self._propose_again(now)
+        out = list[m.Command]()
+        if proposes:  # otherwise what is under way is the next leader's: placement names it to whatever that proposes
+            out += [
+                self._execute(one, now)
+                for one in self.executions.values()
+                if one.executing and one.victims_left and now - one.requested_at >= ASK_AGAIN_S
+            ]
+            out += self._propose_again(now)
         planned, self._now = self.executions.planned(now), now
         self.ready = self._candidates.tick(now)
         groups = self.pending.due(planned, now) if self.ready and proposes and self._plans_left() > 0 else []
@@ -407,7 +410,7 @@ class Core:
             return []
         found.plan, found.places = event.answer.plan or found.plan, event.answer.places
         found.begin(self.book)
-        return [self._execute(found, now)] if found.victims_left else []
+        return [self._execute(found, now)] if found.victims_left and self._leads else []
 
     def _execute(self, found: PlanExecution, now: float) -> m.Execute:
         """Requests the evictions that are due.
@@ -453,6 +456,8 @@ class Core:
             self.protection.pod_ended(uid, now)
         others = found.note_accepted(done)
         stuck = next((a for a in failed.values() if a.outcome in ("throttled", "refused", "conflict")), None)
+        if not self._leads:
+            return []
         if stuck is None:
             return [self._execute(found, now)] if others else []
         # A budget denies the eviction, or the pod may not be evicted: the plan is cancelled and another one is made.

@@ -215,7 +215,7 @@ class _Work:
                 save = group.create_task(self._save_protection(command))
                 self._saves.add(save)
                 save.add_done_callback(self._saves.discard)
-            case m.Execute():
+            case m.Execute() if self._leads():  # as above: what is to protect the replacements is persisted
                 group.create_task(self._evict(command))
             case m.CancelPlan():
                 group.create_task(self._abandon(command))

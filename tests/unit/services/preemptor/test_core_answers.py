@@ -10,6 +10,7 @@ from services.preemptor.plans.window import FIRST, LATE_S
 from shared.contracts.commands import Answer, Outcome
 from shared.contracts.preemption import Plan, Reserved
 from tests.support.harness.preemptor import Preemptor
+from tests.unit.services.preemptor.test_core_rounds import put_budget
 
 
 def _full(nodes: int, waiting: int, **settings: int) -> Preemptor:
@@ -143,3 +144,47 @@ def test_a_victim_that_is_there_and_cannot_be_evicted_still_cancels_its_plan(pre
     uid = plan.victims[0].uid
     commands = preemptor.send(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome="conflict"),)))
     assert [type(command) for command in commands] == [m.CancelPlan]
+
+
+def _follow(preemptor: Preemptor, after_s: float = 0.1) -> list[m.Command]:
+    """Another instance leads."""
+    preemptor.now += after_s
+    return preemptor.send(m.Tick(proposes=False))
+
+
+def test_an_instance_that_has_lost_the_lead_begins_no_eviction(preemptor: Preemptor) -> None:
+    """And goes on where it leads again before the plan is over."""
+    (plan,) = preemptor.plans()
+    _follow(preemptor)
+    assert preemptor.reserve(plan) == []
+    assert _follow(preemptor, 2 * ASK_AGAIN_S) == []
+    (execute,) = [c for c in preemptor.send(m.Tick()) if isinstance(c, m.Execute)]
+    assert [order.name for order in execute.evictions] == ["cheap"]
+
+
+def test_an_instance_that_has_lost_the_lead_repeats_no_eviction_and_no_proposal() -> None:
+    preemptor = _full(2, 2)
+    reserved, proposed = preemptor.plans()
+    preemptor.reserve(reserved)
+    _unanswered(preemptor, proposed)
+    _follow(preemptor)
+    preemptor.evicted(reserved, **{reserved.victims[0].name: "unknown"})
+    assert _follow(preemptor, 2 * ASK_AGAIN_S) == []
+    commands = preemptor.send(m.Tick())
+    assert [type(c) for c in commands if not isinstance(c, m.SaveProtection)] == [m.Execute, m.ProposeAgain]
+
+
+def test_an_instance_that_has_lost_the_lead_evicts_no_further_victim_and_cancels_no_plan() -> None:
+    """The next leader may be executing it."""
+    preemptor = Preemptor("n", gpus=2)
+    put_budget(preemptor, 1)
+    preemptor.run("first", "n", 0, labels={"app": "kept"})
+    preemptor.run("then", "n", 1)
+    preemptor.wait("high", gpus=2)
+    (plan,) = preemptor.plans()
+    assert preemptor.reserve(plan) == ["first"]
+    _follow(preemptor)
+    assert preemptor.evicted(plan, "first") == []
+    uid = next(victim.uid for victim in plan.victims if victim.name == "then")
+    assert preemptor.send(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome="throttled"),))) == []
+    assert plan.plan_id in preemptor.core.executions
