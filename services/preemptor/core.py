@@ -46,7 +46,6 @@ from shared.model.suspension import SUSPEND_ACTIONS
 from shared.queues.preemption_policy import PreemptionPolicy
 from shared.queues.turns import TurnPolicy
 
-ASK_AGAIN_S = 5.0
 PROPOSE_AGAIN_S = 1.0
 """How long after a proposal went unanswered it is made again."""
 MAX_PROPOSED_S = 60.0
@@ -181,11 +180,7 @@ class Core:
         self.pending.tick(now)
         out = list[m.Command]()
         if proposes:  # otherwise what is under way is the next leader's: placement names it to whatever that proposes
-            out += [
-                self._execute(one, now)
-                for one in self.executions.values()
-                if one.executing and one.victims_left and now - one.requested_at >= ASK_AGAIN_S
-            ]
+            out += [self._execute(one, now) for one in self.executions.values() if one.may_ask(now)]
             out += self._propose_again(now)
         planned, self._now = self.executions.planned(now), now
         self.ready = self._candidates.tick(now)
@@ -417,7 +412,7 @@ class Core:
 
         Repeating one is harmless, because its precondition names the pod's uid.
         """
-        found.requested_at, turn = now, found.next_victims()
+        found.requested_at, found.asking, turn = now, True, found.next_victims()
         for victim in turn:
             state = self.book.pods.get(victim.uid)
             # One that ends already was counted when it was seen to: by an earlier request, or an earlier instance's.
@@ -444,7 +439,11 @@ class Core:
         found = self.executions.get(event.plan_id)
         if found is None:
             return []
-        self._window.answered(now - found.requested_at)
+        if any(answer.outcome == "unknown" for answer in event.answers):
+            self._window.unanswered()
+        elif found.asking:
+            self._window.answered(now - found.requested_at)
+        found.asking = False
         # Of a pod that is gone any answer is about the next one of its name, such as a StatefulSet's.
         failed = {
             answer.uid: answer

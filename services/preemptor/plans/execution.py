@@ -19,6 +19,12 @@ from shared.book.reserved import beyond_victims
 from shared.contracts.preemption import ENDS, HeldPlace, Plan, Victim
 from shared.model.life import ends_by
 
+ASK_AGAIN_S = 5.0
+"""How long after a request the evictions that it left open are requested again."""
+NO_ANSWER_S = 60.0
+"""How long an answer is awaited at most. The shell gives one within 15 s of sending the request; where it has lost the
+lead a moment before it sends none."""
+
 
 class PlanExecution(msgspec.Struct):
     plan: Plan
@@ -29,6 +35,8 @@ class PlanExecution(msgspec.Struct):
     """When placement is asked again, because it has not answered; None while an answer is awaited, and after it."""
     requested_at: float = 0.0
     """When its evictions were last requested."""
+    asking: bool = False
+    """Whether an answer to that is awaited."""
     owners: dict[str, str] = {}
     """The owners of its victims by uid: the replacement of a migrated pod is expected when the pod is gone."""
     places: dict[str, HeldPlace] = {}
@@ -52,6 +60,12 @@ class PlanExecution(msgspec.Struct):
         self.executing = True
         ends = [victim.uid for victim in self.plan.victims if victim.action in ENDS]
         self.victims_left, self.budgeted = frozenset(ends), _under_budgets(ends, book)
+
+    def may_ask(self, now: float) -> bool:
+        """Whether evictions that were not accepted are requested now, for the first time or again: not while an answer
+        is awaited, for a server that is late would have the more to do."""
+        waits_s = NO_ANSWER_S if self.asking else ASK_AGAIN_S
+        return self.executing and bool(self.victims_left) and now - self.requested_at >= waits_s
 
     def beside(self, book: Book) -> Beside | None:
         """Returns what another plan on its nodes has to leave to this one; None if there can be none yet, because not

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from services.preemptor import messages as m
-from services.preemptor.core import ASK_AGAIN_S
+from services.preemptor.plans.execution import ASK_AGAIN_S
 from shared.contracts.commands import Answer, Outcome
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.facts import Gone, Put

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from services.preemptor import messages as m
-from services.preemptor.core import ASK_AGAIN_S, MAX_PROPOSED_S, PROPOSE_AGAIN_S
+from services.preemptor.core import MAX_PROPOSED_S, PROPOSE_AGAIN_S
+from services.preemptor.plans.execution import ASK_AGAIN_S, NO_ANSWER_S
 from services.preemptor.plans.window import FIRST, LATE_S
 from shared.contracts.commands import Answer, Outcome
 from shared.contracts.preemption import Plan, Reserved
@@ -188,3 +189,49 @@ def test_an_instance_that_has_lost_the_lead_evicts_no_further_victim_and_cancels
     uid = next(victim.uid for victim in plan.victims if victim.name == "then")
     assert preemptor.send(m.Evicted(plan.plan_id, (uid,), (Answer(uid=uid, outcome="throttled"),))) == []
     assert plan.plan_id in preemptor.core.executions
+
+
+def _requests(preemptor: Preemptor, for_s: float) -> int:
+    """How often evictions are requested in this time, by ticks of a second."""
+    found = 0
+    for _ in range(round(for_s)):
+        preemptor.now += 1.0
+        found += sum(isinstance(command, m.Execute) for command in preemptor.send(m.Tick()))
+    return found
+
+
+def test_no_eviction_is_requested_again_while_an_answer_is_awaited(preemptor: Preemptor) -> None:
+    """The shell waits 15 s for it."""
+    (plan,) = preemptor.plans()
+    assert preemptor.reserve(plan) == ["cheap"]
+    assert _requests(preemptor, 15) == 0
+    preemptor.evicted(plan, cheap="unknown")
+    assert _requests(preemptor, 15) == 1
+
+
+def test_an_answer_that_never_comes_holds_up_no_plan_for_ever(preemptor: Preemptor) -> None:
+    """A shell that had lost the lead a moment before has requested nothing."""
+    (plan,) = preemptor.plans()
+    preemptor.reserve(plan)
+    assert _requests(preemptor, NO_ANSWER_S) == 1
+
+
+@pytest.mark.parametrize("after_s", [0.1, 15.0])
+def test_fewer_plans_are_proposed_at_once_while_answers_about_evictions_are_missing(after_s: float) -> None:
+    """Also where the API server says at once that it cannot say."""
+    preemptor, plans = _reserved_late()
+    preemptor.now += after_s
+    for plan in plans[:3]:
+        preemptor.evicted(plan, **{victim.name: "unknown" for victim in plan.victims})
+    for plan in plans:
+        preemptor.send(m.Ended(plan.plan_id, executed=True))
+    assert len(preemptor.plans(0.1)) == 1
+
+
+def test_a_repeated_answer_about_evictions_opens_no_room_for_plans() -> None:
+    preemptor, plans = _reserved_late()
+    for _ in range(3):
+        preemptor.evicted(plans[0])
+    for plan in plans:
+        preemptor.send(m.Ended(plan.plan_id, executed=True))
+    assert len(preemptor.plans(0.1)) == FIRST + 1
