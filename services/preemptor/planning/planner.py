@@ -253,7 +253,8 @@ class Planner:
         found: dict[str, Option] = {}
         for uid, option in options.items():
             if option.node in nodes:
-                grant = fit(self._book.pods[uid], self._trial.book, option.node)
+                # The trial's own, for only the trial has a pod that need not exist (`add`).
+                grant = fit(self._trial.book.pods[uid], self._trial.book, option.node)
                 if grant is None:
                     return None
                 found[uid] = Option(option.node, (), grant)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -204,6 +205,21 @@ def test_a_pod_that_does_not_exist_is_asked_about_by_its_manifest() -> None:
     assert "what-if/dream" not in preemptor.core.book.pods
     later = [command for _ in range(30) for command in preemptor.plans(1.0)]
     assert later == [], "nothing is planned for it"
+
+
+def test_a_manifest_is_planned_for_beside_a_pod_that_is_terminating() -> None:
+    """What that returns is not enough by itself."""
+    preemptor = Preemptor("n", gpus=2)
+    preemptor.run("low", "n", 0, priority=0)
+    ending = preemptor.run("ending", "n", 1, priority=0)
+    ends = datetime.fromtimestamp(preemptor.now + 30, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    preemptor.send(m.FactsSeen((Put(object=build.newer(ending, deletion_timestamp=ends)),)))
+    preemptor.send(m.Tick())
+    both = {"name": "main", "resources": {"limits": {"kerf.dev/gpu": "2"}}}
+    answer = preemptor.core.dry_run_of(manifest(containers=[both]), preemptor.now)
+    assert (answer.plan, answer.error) == (None, "")
+    one = preemptor.core.dry_run_of(manifest(), preemptor.now)
+    assert one.sentence == "it fits without preemption; placement is about to place it"
 
 
 def test_a_manifest_of_no_higher_priority_preempts_nothing() -> None:
