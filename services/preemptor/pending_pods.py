@@ -9,6 +9,7 @@ import msgspec
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
+from shared.model.life import created_at
 
 AGAIN_S = 10.0
 """How long after a search without an option the pod is planned for again."""
@@ -24,6 +25,8 @@ Placement uses capacity within milliseconds, unless a recovery is running.
 
 class PendingPod(msgspec.Struct):
     since: float
+    """When its wait began."""
+    known_since: float
     not_before: float
     excluded: set[str] = set()
     """Nodes on which placement refuses it."""
@@ -43,14 +46,21 @@ class PendingPods(dict[str, PendingPod]):
         super().__init__()
         self._book, self._gangs, self._patience_s = book, gangs, patience_s
 
-    def rejected(self, uid: str, now: float) -> None:
-        """Records that a pod does not fit.
+    def rejected(self, uid: str, now: float, *, before: bool = False) -> None:
+        """Records that a pod does not fit. `before`: it was rejected before this process listened.
 
         For a gang it holds for all members, which are placed together or not at all.
         """
         gang = None if uid in self else self._gangs.of(uid)
         for member in (uid, *(() if gang is None else gang.waiting)):
-            self.setdefault(member, PendingPod(now, now + self._patience_s))
+            since = self._began_at(member, now) if before else now
+            self.setdefault(member, PendingPod(since, now, now + self._patience_s))
+
+    def _began_at(self, uid: str, now: float) -> float:
+        """When a pod's wait began, of which only its creation is known: a wait that began anew with each process would
+        grow meanwhile, for the work that it is compared with does."""
+        created = None if uid not in self._book.pods else created_at(self._book.pods[uid].pod)
+        return now if created is None else min(created, now)  # the API server's clock may be ahead
 
     def rejected_before(self, now: float) -> None:
         """Records the pods that placement rejected before this process listened, by their conditions."""
@@ -59,7 +69,7 @@ class PendingPods(dict[str, PendingPod]):
                 c.type == "PodScheduled" and c.status == "False" and c.reason != "SchedulingGated"
                 for c in state.pod.status.conditions
             ):
-                self.rejected(state.uid, now)
+                self.rejected(state.uid, now, before=True)
 
     def tick(self, now: float) -> None:
         """Forgets pods that are not pending any more.
@@ -68,7 +78,7 @@ class PendingPods(dict[str, PendingPod]):
         """
         for uid, waits in list(self.items()):
             state = self._book.pods.get(uid)
-            if not (now - waits.since < KNOWN_WITHIN_S if state is None else state.wants_place):
+            if not (now - waits.known_since < KNOWN_WITHIN_S if state is None else state.wants_place):
                 del self[uid]
 
     def due(self, planned: Collection[str], now: float) -> list[list[PodState]]:
@@ -122,9 +132,10 @@ class PendingPods(dict[str, PendingPod]):
     ) -> bool:
         """Whether the members wait for terminating pods (by uid) before other pods are preempted as well.
 
-        They do for `leaving_s` after their wait began, or if one of these pods was evicted for them.
+        They do for `leaving_s` after this process heard of them, or if one of these pods was evicted for them, which no
+        other process knows.
         """
-        return self.waited_s(members, now) < leaving_s or any(
+        return max(now - self[state.uid].known_since for state in members) < leaving_s or any(
             not self[state.uid].asked.isdisjoint(ending) for state in members
         )
 

@@ -432,3 +432,51 @@ def test_an_eviction_of_a_plan_that_another_instance_goes_on_with_counts_once() 
     preemptor.send(m.Answered(Reserved(plan_id="its-own", ok=False, reason="in progress", under_way=plan)))
     preemptor.evicted(plan)
     assert _evictions_left(preemptor) == 1
+
+
+def _reclaims_after(ran_s: int, waited_s: float, created_ahead_s: float = 0.0, *, restarts: bool = True) -> float:
+    """How long a pod of a queue that is due its share waits until its plan, before and after a restart."""
+    preemptor = Preemptor("n", gpus=2)
+    policy = build.queues("queues: [{name: a}, {name: b}]")
+    preemptor.send(m.FactsSeen((Put(object=policy),)))
+    lent = [preemptor.run(f"lent-{i}", "n", i, labels={"kerf.dev/queue": "a"}, ran_s=ran_s) for i in range(2)]
+    created = datetime.fromtimestamp(preemptor.now + created_ahead_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    due = preemptor.wait("due", priority=0, labels={"kerf.dev/queue": "b"}, created=created)
+    began = preemptor.now
+    assert preemptor.plans(waited_s) == []
+    if restarts:
+        preemptor.restart()
+        preemptor.send(m.InventorySeen(build.inventory("n", gpus=2)))
+        status = PodStatus(
+            phase="Pending", conditions=(Condition(type="PodScheduled", status="False", reason="Unschedulable"),)
+        )
+        due = msgspec.structs.replace(due, status=status)
+        preemptor.send(m.SnapshotSeen(build.put(build.node("n"), policy, *lent, due)))
+    while not preemptor.plans(10.0):
+        assert preemptor.now - began < 20 * ran_s
+    return preemptor.now - began
+
+
+def test_the_wait_for_a_fair_share_does_not_begin_anew_with_each_process() -> None:
+    assert _reclaims_after(3_000, 2_900) == pytest.approx(_reclaims_after(3_000, 2_900, restarts=False), abs=20)
+
+
+def test_a_pod_created_by_a_clock_that_is_ahead_waits_from_the_start_on() -> None:
+    assert _reclaims_after(300, 100, created_ahead_s=86_400) == pytest.approx(100 + 400, abs=30)
+
+
+def test_a_restarted_preemptor_waits_for_pods_that_end_before_it_preempts_others() -> None:
+    """However long the pod has waited: they may have been evicted for it."""
+    preemptor = Preemptor("n", "other", gpus=2)
+    running = [preemptor.run("low", "n", 0), *(preemptor.run(f"dear-{i}", "other", i, ran_s=9_000) for i in range(2))]
+    preemptor.run("ending", "n", 1)
+    ending = _terminating(preemptor, "ending")
+    created = datetime.fromtimestamp(preemptor.now - 3_600, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    status = PodStatus(
+        phase="Pending", conditions=(Condition(type="PodScheduled", status="False", reason="Unschedulable"),)
+    )
+    high = msgspec.structs.replace(build.gpu_pod("high", gpus=2, priority=100, created=created), status=status)
+    preemptor.send(m.SnapshotSeen(build.put(build.node("n"), build.node("other"), *running, ending, high)))
+    assert preemptor.plans(preemptor.config.leaving_s / 2) == []
+    preemptor.gone("ending")
+    assert [names for _ in range(40) for names in preemptor.victims()] == [["low"]]
