@@ -16,6 +16,7 @@ import msgspec
 
 from shared.book.claimants import Claimants
 from shared.book.ledger import Ledger
+from shared.book.others import Others
 from shared.book.states import GrantState, PodState, grant_of, grant_state, is_read_alike, pod_state, state_like
 from shared.contracts.facts import Fact, Gone, Put
 from shared.model.claims import ResourceClaim
@@ -45,7 +46,7 @@ class Book(Ledger):
         super().__init__()
         self.pods: dict[str, PodState] = {}
         self.uid_by_key: dict[str, str] = {}
-        self.others: dict[str, dict[str, Any]] = {}
+        self.others = Others()
         """Objects of other kinds, by kind and then by namespace/name."""
         self.avoided: dict[str, set[str]] = {}
         """By the uid of a pods' controller: nodes whose kubelet rejected one of its pods a short while ago."""
@@ -81,8 +82,7 @@ class Book(Ledger):
         if isinstance(obj, Node):
             return self._put_node(obj)
         kind = type(obj).__name__
-        known = self.others.setdefault(kind, {}).get(_path(obj))
-        self.others[kind][_path(obj)] = obj
+        known = self.others.put(kind, _path(obj), obj)
         if isinstance(obj, Gang) and isinstance(known, Gang) and _described(known) == _described(obj):
             return []  # its condition alone is another one: Kerf wrote it
         return [Change("other", kind), *self._claim_changed(obj)]
@@ -93,7 +93,7 @@ class Book(Ledger):
         if isinstance(obj, Node):
             return self._drop_node(obj.metadata.name)
         kind = type(obj).__name__
-        self.others.get(kind, {}).pop(_path(obj), None)
+        self.others.drop(kind, _path(obj))
         return [Change("other", kind), *self._claim_changed(obj)]
 
     # --- pods -------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import msgspec
 from shared.book.book import Book
 from shared.book.states import PodState
 from shared.model.life import NOT_PREEMPTIBLE, created_at, started_at
-from shared.model.objects import PodDisruptionBudget, Volume
+from shared.model.objects import Volume
 from shared.model.selectors import labels_match
 
 
@@ -115,10 +115,8 @@ def budgets_of(state: PodState, book: Book) -> dict[str, int]:
     namespace, labels = state.pod.metadata.namespace, state.pod.metadata.labels
     return {
         f"{namespace}/{budget.metadata.name}": budget.status.disruptions_allowed
-        for budget in book.others.get("PodDisruptionBudget", {}).values()
-        if isinstance(budget, PodDisruptionBudget)
-        and budget.metadata.namespace == namespace
-        and labels_match(budget.spec.selector, labels)
+        for budget in book.others.budgets(namespace)
+        if labels_match(budget.spec.selector, labels)
     }
 
 

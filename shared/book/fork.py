@@ -32,7 +32,7 @@ class Fork(Book):
         self.leaving = dict(origin.leaving)
         self.remote, self.parked = dict(origin.remote), set(origin.parked)
         self.pods, self.uid_by_key = dict(origin.pods), dict(origin.uid_by_key)
-        self.others = {kind: dict(objects) for kind, objects in origin.others.items()}
+        self.others = origin.others.twin()
         self.avoided = origin.avoided
         self._free_rows, self._stamp = list(origin._free_rows), origin._stamp
         self._own_nodes: set[str] = set()
