@@ -76,7 +76,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     priority: int = 0
     """The pod's: where slices of one GPU take turns, the higher goes first."""
     tier: str = ""
-    """kerf.dev/tier, if the pod has it: an opportunistic pod is preempted for all others."""
+    """kerf.dev/tier, if the pod has it: on its GPU an opportunistic pod comes after all others."""
     restart_cost_s: int | None = None
     """kerf.dev/restart-cost, if the pod has it: the run time that is lost when it ends."""
     nics: tuple[str, ...] = ()

@@ -152,7 +152,7 @@ def _preemptible(notes: Mapping[str, str]) -> bool:
         raise RequestError(
             "bad-annotation",
             f"annotation {names.ANNOTATION_PREEMPTIBLE} is false beside {names.ANNOTATION_TIER}: {OPPORTUNISTIC}, "
-            "whose pods are preempted for all others; keep one of the two",
+            "whose pods may always borrow, which can be taken back only from a preemptible pod; keep one of the two",
         )
     return text == "true"
 

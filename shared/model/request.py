@@ -26,7 +26,7 @@ __all__ = [
 ]
 
 OPPORTUNISTIC = "opportunistic"
-"""The tier (`kerf.dev/tier`) of pods that use idle capacity and are preempted for all others."""
+"""The tier (`kerf.dev/tier`) of pods that use idle compute. They are preempted by priority, as any other pod."""
 
 
 class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

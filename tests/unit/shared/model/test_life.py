@@ -36,8 +36,9 @@ def test_a_pod_may_say_that_it_is_never_preempted() -> None:
     [{"kerf.dev/preemptible": "never"}, {"kerf.dev/preemptible": "false", "kerf.dev/tier": "opportunistic"}],
 )
 def test_a_contradiction_on_preemption_is_refused(annotations: dict[str, str]) -> None:
-    with pytest.raises(RequestError, match=r"kerf\.dev/preemptible"):
+    with pytest.raises(RequestError, match=r"kerf\.dev/preemptible") as refused:
         read_life(build.pod(annotations=annotations))
+    assert "all others" not in str(refused.value), "opportunistic pods are preempted by priority, as others"
 
 
 @pytest.mark.parametrize(("notes", "seconds"), [

@@ -268,3 +268,11 @@ def test_a_migrated_pod_blocks_no_node_and_its_replacement_preempts_no_pod() -> 
     preemptor.send(m.FactsSeen((Put(object=msgspec.structs.replace(again, metadata=meta)),)))
     preemptor.send(m.Rejected(again.metadata.uid))
     assert preemptor.victims() == []
+
+
+@pytest.mark.parametrize(("priority", "victims"), [(0, []), (1, [["idle"]])])
+def test_an_opportunistic_pod_is_preempted_by_priority_as_any_other(priority: int, victims: list[list[str]]) -> None:
+    preemptor = Preemptor("n", gpus=1)
+    preemptor.run("idle", "n", 0, memory_mib=81_920, annotations={"kerf.dev/tier": "opportunistic"}, ran_s=3_600)
+    preemptor.wait("standard", priority=priority, gpus=0, memory="40Gi", compute=50)
+    assert preemptor.victims() == victims
