@@ -15,6 +15,7 @@ import msgspec
 from services.placement.engine.engine import Engine
 from services.placement.preemption import consolidation as consolidating
 from services.placement.preemption.migration import Migrations
+from services.placement.preemption.quick_look import look_at
 from services.placement.preemption.reservation import Reservation, can_be_beside, leave_to
 from services.placement.preemption.turns import Turns
 from services.placement.protocol.suspension import Suspender, is_suspension, suspension_by
@@ -377,7 +378,11 @@ class Reservations(dict[str, Reservation]):
         if plan.turn:  # a gang yields as a whole, so that none of its pods is unneeded by itself
             units = [unit for unit in units if not any(unit < gang for gang in gangs)]
 
+        quick = look_at(plan, self._engine, self.beside(plan)) if len(units) > 1 else None
+
         def is_enough(victims: Sequence[Victim]) -> bool:
+            if quick is not None and not quick.might_fit_beside(everyone - {victim.uid for victim in victims}):
+                return False
             return self._would_let(plan, waiting, victims, now) and self._try_plan(plan, victims) is not None
 
         stays = first_unneeded(plan.victims, (*units, *gangs), is_enough)
