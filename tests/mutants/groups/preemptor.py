@@ -23,6 +23,60 @@ LAUNCHER_ENDS = (
 
 MUTANTS = [
     Mutant(
+        name="members-to-spare-are-taken-twice",
+        what="plans of one moment take a gang below its minimum by one member each",
+        file="services/placement/preemption/plans.py",
+        old="        self._mark_victims(record.plan, now, going=True)\n",
+        new="",
+        tests=(
+            "tests/unit/services/placement/preemption/test_reservations.py::"
+            "test_plans_of_one_moment_take_no_gang_below_its_minimum_by_one_member_each",
+        ),
+    ),
+    Mutant(
+        name="answers-about-the-next-pod-of-a-name",
+        what="a plan is cancelled because the next pod of its victim's name cannot be evicted",
+        file=CORE,
+        old='if answer.outcome not in ("done", "gone") and answer.uid in self.book.pods',
+        new='if answer.outcome not in ("done", "gone")',
+        tests=(f"{UNIT}/test_core_answers.py::test_any_answer_about_a_victim_that_is_gone_is_as_good_as_its_eviction",),
+    ),
+    Mutant(
+        name="evictions-of-a-former-leader",
+        what="a preemptor that has lost the lead evicts, and nothing protects the replacements",
+        file=CORE,
+        old="if found.victims_left and self._leads else []",
+        new="if found.victims_left else []",
+        tests=(f"{UNIT}/test_core_answers.py::test_an_instance_that_has_lost_the_lead_begins_no_eviction",),
+    ),
+    Mutant(
+        name="evictions-are-repeated-before-the-answer",
+        what="evictions are requested again while an answer is awaited",
+        file=EXECUTION,
+        old="NO_ANSWER_S if self.asking else ASK_AGAIN_S",
+        new="ASK_AGAIN_S",
+        tests=(f"{UNIT}/test_core_answers.py::test_no_eviction_is_requested_again_while_an_answer_is_awaited",),
+    ),
+    Mutant(
+        name="evictions-count-twice",
+        what="an eviction that is requested again counts twice against the hourly budget",
+        file=CORE,
+        old="if state is not None and state.pod.metadata.deletion_timestamp is None:",
+        new="if state is not None:",
+        tests=(f"{TEST}::test_an_eviction_that_is_requested_again_counts_once",),
+    ),
+    Mutant(
+        name="quick-looks-leave-traces",
+        what="what one quick look has tried remains for the next",
+        file="services/placement/preemption/quick_look.py",
+        old="        changes.roll_back(mark)\n",
+        new="",
+        tests=(
+            "tests/unit/services/placement/preemption/test_quick_look.py::"
+            "test_what_does_not_fit_at_a_quick_look_does_not_fit",
+        ),
+    ),
+    Mutant(
         name="grants-on-gone-gpus-end-unnoticed",
         what="a pod whose grant has ended stays a victim where its GPU is gone",
         file="services/preemptor/cluster.py",
