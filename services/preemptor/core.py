@@ -146,9 +146,9 @@ class Core:
                 if self._listed:
                     self.protection.end_missing(self.book.pods, now)
             case m.SnapshotSeen():
-                self._listed = True
                 self._cluster.apply(event, now)
-                self.pending.rejected_before(now)
+                self.pending.rejected_before(now, first=not self._listed)
+                self._listed = True
             case m.Rejected():
                 self.pending.rejected(event.uid, now)
             case m.Answered():

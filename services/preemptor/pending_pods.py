@@ -62,14 +62,17 @@ class PendingPods(dict[str, PendingPod]):
         created = None if uid not in self._book.pods else created_at(self._book.pods[uid].pod)
         return now if created is None else min(created, now)  # the API server's clock may be ahead
 
-    def rejected_before(self, now: float) -> None:
-        """Records the pods that placement rejected before this process listened, by their conditions."""
+    def rejected_before(self, now: float, *, first: bool) -> None:
+        """Records the pods that placement rejected before this process listened, by their conditions. `first`: the book
+        has just got its pods, and a pod that has been rejected since the start may have been before."""
         for state in self._book.pods.values():
             if state.wants_place and any(
                 c.type == "PodScheduled" and c.status == "False" and c.reason != "SchedulingGated"
                 for c in state.pod.status.conditions
             ):
                 self.rejected(state.uid, now, before=True)
+                if first:
+                    self[state.uid].since = min(self[state.uid].since, self._began_at(state.uid, now))
 
     def tick(self, now: float) -> None:
         """Forgets pods that are not pending any more.
