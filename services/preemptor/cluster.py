@@ -99,7 +99,7 @@ class Cluster:
                     self._protection.pod_ended(uid, now)
                 if uid in self.book.pods:
                     self._suspend(self.book.pods[uid])
-                    self.gangs.see(self.book.pods[uid], now, able=not self.book.pods[uid].refusal)
+                    self._see(uid, now)
                 else:
                     self.gangs.forget(uid, now)
             case Node():
@@ -107,9 +107,13 @@ class Cluster:
                     self._trust_agent(seen.metadata.name)
             case Gang():
                 for uid in self.gangs.named_by(seen):
-                    self.gangs.see(self.book.pods[uid], now)
+                    self._see(uid, now)
             case ConfigMap():
                 self._read_policy()
+
+    def _see(self, uid: str, now: float) -> None:
+        state = self.book.pods[uid]
+        self.gangs.see(state, now, able=not state.refusal)
 
     def _suspend(self, state: PodState) -> None:
         """Books a pod's suspension by its annotation. Placement waits for the node's confirmation."""

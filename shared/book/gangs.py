@@ -248,7 +248,7 @@ class Gangs:
         for uid in [uid for uid in self._of if uid not in self.book.pods]:
             self.forget(uid, now)
         for state in self.book.pods.values():
-            self.see(state, now)
+            self.see(state, now, able=not state.refusal)
 
     def see(self, state: PodState, now: float, *, able: bool = True) -> GangState | None:
         """Notes a pod's present state; returns its gang. `able`: it is not refused by name. None: it is placed by

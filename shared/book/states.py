@@ -309,12 +309,14 @@ def room_of(gpu: Gpu, column: int, node: NodeState) -> GpuRoom:
 def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({})) -> PodState:
     """Reads a pod once. Nonsense in it is kept as a refusal, never raised: one bad pod must not stop the feed.
     `claims`: all ResourceClaims, by namespace/name."""
-    request, gang, life, refusal, code = None, None, UNTOLD, "", ""
+    request, life, refusal, code = None, UNTOLD, "", ""
     demand = Demand()
+    gang, bad_gang = _gang_of(pod)
     try:
         demand = demand_of(pod)
         request = read_request(pod, claim_asks(pod, claims))
-        gang = read_gang(pod)
+        if bad_gang is not None:
+            raise bad_gang
         life = read_life(pod)
     except RequestError as error:
         refusal, code = str(error), error.code
@@ -337,6 +339,15 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
         uses={} if request is None or request.use is None else dict.fromkeys(request.asks, request.use),
         adaptive=request is not None and (request.use is not None or request.max_slowdown_milli > 0),
     )
+
+
+def _gang_of(pod: Pod) -> tuple[GangRef | None, RequestError | None]:
+    """The pod's gang, and what is wrong with its annotations. A pod that is refused for something else still counts
+    in its gang: of one that has ended, the ResourceClaim made from a template is gone."""
+    try:
+        return read_gang(pod), None
+    except RequestError as error:
+        return None, error
 
 
 def is_read_alike(one: Pod, other: Pod) -> bool:

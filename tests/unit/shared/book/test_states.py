@@ -10,7 +10,7 @@ import pytest
 from shared.book.states import is_read_alike, pod_state, state_like
 from shared.model import names
 from shared.model.kube_object import OwnerReference
-from shared.model.objects import Pod, SchedulingGroup, WorkloadReference
+from shared.model.objects import Pod, PodClaim, SchedulingGroup, WorkloadReference
 from tests.support import build
 
 NOTES = {names.ANNOTATION_GPU_USE: "busy=60%", names.ANNOTATION_TURNS: "allowed", names.ANNOTATION_GANG: "g",
@@ -39,6 +39,23 @@ def test_a_pod_that_cannot_be_read_is_refused_alike() -> None:
     one, other = (build.gpu_pod(name, gpus=1, annotations={names.ANNOTATION_TURNS: "maybe"}) for name in "ab")
     assert pod_state(one).refusal_code == "bad-annotation"
     assert state_like(pod_state(one), other) == pod_state(other)
+
+
+def test_a_pod_that_is_refused_counts_in_its_gang_all_the_same() -> None:
+    """Of a pod that has ended, the ResourceClaim made from a template is gone."""
+    pod = with_spec(written("p"), resource_claims=(PodClaim(name="mine", resource_claim_name="gone"),))
+    read = pod_state(pod)
+    assert "does not exist" in read.refusal
+    assert read.gang is not None
+    assert read.gang.minimum == 2
+
+
+def test_what_is_wrong_with_a_request_is_reported_before_what_is_wrong_with_a_gang() -> None:
+    wrong = {**NOTES, names.ANNOTATION_GANG_SIZE: "some"}
+    pod = with_meta(written("p"), annotations=wrong)
+    assert (pod_state(pod).refusal_code, pod_state(pod).gang) == ("bad-gang", None)
+    both = with_spec(pod, resource_claims=(PodClaim(name="mine", resource_claim_name="gone"),))
+    assert pod_state(both).refusal_code == pod_state(with_meta(both, annotations=NOTES)).refusal_code != "bad-gang"
 
 
 def test_a_binding_changes_nothing_that_is_read() -> None:
