@@ -6,6 +6,8 @@ yet: amounts grow at once, and become less only after a whole settling time.
 
 from __future__ import annotations
 
+import msgspec
+
 from services.preemptor import messages as m
 from shared.book.book import Book
 from shared.book.states import PodState
@@ -13,8 +15,8 @@ from shared.contracts.commands import ResizePod
 from shared.contracts.samples import SliceUse, UsageSample
 from shared.model import names
 from shared.model.autoscale import Autoscale, AutoscaleError, Bounds, Follower, Use, read_autoscale
-from shared.model.grant import ContainerGrant, Grant
-from shared.model.resize import ResizeError, Wanted, encode_resize, read_resize, wanted_grant
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.resize import ResizeError, Wanted, asked_amounts, encode_resize, read_resize, wanted_grant
 from shared.model.units import WHOLE_GPU_MILLI
 
 NEEDLESS_S = 60.0
@@ -52,7 +54,7 @@ class Autoscaler:
             scale = read_autoscale(text)
         except AutoscaleError:
             return None
-        use = _sum(uses, part, now)
+        use = self._use(state, uses, part, now)
         memory_mib, compute_milli = self._followers.setdefault(uid, Follower()).wanted(use, scale)
         meta = state.pod.metadata
         before = meta.annotations.get(names.ANNOTATION_RESIZE, "")
@@ -88,6 +90,25 @@ class Autoscaler:
         if held is None or held.phase != "bound" or held.suspension is not None or len(held.given.containers) != 1:
             return None
         return next(iter(held.given.containers.values()))
+
+    def _use(self, state: PodState, uses: list[SliceUse], part: ContainerGrant, now: float) -> Use:
+        """With what the container requests, and what its GPUs have."""
+        request, count = state.request, len(part.gpus)
+        ask = None if request is None or len(request.asks) != 1 else next(iter(request.asks.values()))
+        totals = [self._total_mib(share) for share in part.gpus]
+        asked = [asked_amounts(ask, total) for total in totals]
+        return msgspec.structs.replace(
+            _sum(uses, part, now),
+            requested_mib=count * min(memory_mib for memory_mib, _ in asked),
+            requested_milli=count * min(milli for _, milli in asked),
+            total_mib=count * min(totals),
+        )
+
+    def _total_mib(self, share: GpuShare) -> int:
+        """0 where the GPU is not known."""
+        node = self._book.nodes.get(share.node)
+        room = None if node is None else node.by_uuid.get(share.uuid)
+        return 0 if room is None else room.total_mib
 
 
 def _sum(uses: list[SliceUse], part: ContainerGrant, now: float) -> Use:

@@ -6,6 +6,8 @@ same samples lead to the same amounts.
 - *Up*, at once: an allocation failed at the limit, or 90 % of the memory is used; or the slice used 90 % of its GPU
   time for a minute. A quarter more.
 - *To the bounds*, at once, but to no less than is used.
+- *By way of the request*: what goes up past the amount that the pod requests stops there once, and what stays within it
+  is not asked for together with what exceeds it. Placement may refuse whatever exceeds the request.
 - *Down*, when for five minutes (after a failed allocation for half an hour) no sample was above 60 %: to a quarter more
   than the peak of that time.
 
@@ -43,6 +45,10 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     def clamp(self, amount: int) -> int:
         return max(self.low, min(self.high, amount))
 
+    def within(self, most: int) -> Bounds:
+        """As far as so much can be had; 0: any amount."""
+        return Bounds(low=min(self.low, most), high=min(self.high, most)) if most else self
+
 
 class Autoscale(msgspec.Struct, frozen=True, kw_only=True):
     """What may change. None: that stays as it is."""
@@ -61,6 +67,11 @@ class Use(msgspec.Struct, frozen=True, kw_only=True):
     """Allocations that failed at the limit since the container's start."""
     gpu_milli: int | None = None
     granted_milli: int = 0
+    requested_mib: int = 0
+    """What the pod requests; 0: nothing, or it is not known."""
+    requested_milli: int = 0
+    total_mib: int = 0
+    """The memory of its GPUs; 0: it is not known."""
 
 
 def read_autoscale(text: str) -> Autoscale:
@@ -144,7 +155,7 @@ class Follower:
                 use.at_s,
                 use.memory_mib,
                 use.granted_mib,
-                scale.memory,
+                scale.memory.within(use.total_mib),
                 lacks=failed or use.memory_mib * 100 >= use.granted_mib * HIGH_PERCENT,
                 settle_s=REFUSED_SETTLE_S if failed else SETTLE_S,
             )
@@ -157,4 +168,21 @@ class Follower:
             )
             if compute_milli > use.granted_milli:
                 self._busy_since = None
-        return memory_mib, compute_milli
+        memory_mib = _by_way_of(use.requested_mib, use.granted_mib, memory_mib)
+        compute_milli = _by_way_of(use.requested_milli, use.granted_milli, compute_milli)
+        return _within_first(use, memory_mib, compute_milli)
+
+
+def _by_way_of(requested: int, granted: int, wanted: int) -> int:
+    return requested if granted < requested < wanted else wanted
+
+
+def _within_first(use: Use, memory_mib: int, compute_milli: int) -> tuple[int, int]:
+    """Of two changes, the one within the request alone if the other exceeds it."""
+    more_memory = memory_mib > max(use.granted_mib, use.requested_mib)
+    more_compute = compute_milli > max(use.granted_milli, use.requested_milli)
+    if more_memory and not more_compute and compute_milli != use.granted_milli:
+        return use.granted_mib, compute_milli
+    if more_compute and not more_memory and memory_mib != use.granted_mib:
+        return memory_mib, use.granted_milli
+    return memory_mib, compute_milli

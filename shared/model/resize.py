@@ -23,7 +23,7 @@ import msgspec
 
 from shared.model import names
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from shared.model.request import PodRequest
+from shared.model.request import GpuAsk, PodRequest
 from shared.model.request_amounts import MAX_MEMORY_BYTES
 from shared.model.strategies import registered
 from shared.model.strategy import Strategy
@@ -256,17 +256,20 @@ def _share(share: GpuShare, memory_mib: int | None, milli: int | None) -> GpuSha
     )
 
 
+def asked_amounts(ask: GpuAsk | None, total_mib: int | None) -> tuple[int, int]:
+    """(memory_mib, compute_milli) that a container requests of a GPU with so much memory; zeros: none of it."""
+    if ask is None:
+        return 0, 0
+    return ask.memory_mib or (total_mib or 0) * ask.memory_milli // WHOLE_GPU_MILLI, ask.compute_milli
+
+
 def beyond_request(grant: Grant, request: PodRequest | None, total_mib: Callable[[str, str], int | None]) -> str:
     """By what a grant exceeds the pod's own request; empty if it does not. `total_mib`: a GPU's memory by (node,
     uuid)."""
     for name, part in grant.containers.items():
         ask = None if request is None else request.asks.get(name)
         for share in part.gpus:
-            asked_mib = asked_milli = 0
-            if ask is not None:
-                total = total_mib(share.node, share.uuid) or 0
-                asked_mib = ask.memory_mib or total * ask.memory_milli // WHOLE_GPU_MILLI
-                asked_milli = ask.compute_milli
+            asked_mib, asked_milli = asked_amounts(ask, total_mib(share.node, share.uuid))
             if share.memory_mib > asked_mib:
                 return f"container {name} requests {format_mib(asked_mib)} of GPU memory"
             if share.compute_milli > asked_milli:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from services.preemptor import messages as m
 from services.preemptor.autoscaling import AGAIN_S, Autoscaler
@@ -17,14 +18,17 @@ from tests.support import build
 GRANTED_MIB = 4096
 
 
-def book(**annotations: str) -> Book:
+def book(granted_mib: int = GRANTED_MIB, memory: str = "4Gi", gpu_mib: int = 0, /, **annotations: str) -> Book:
+    """`gpu_mib`: of the GPU; 0: its node's inventory has not come."""
     made = Book()
-    share = GpuShare(node="n", uuid="n-gpu-0", memory_mib=GRANTED_MIB, compute_milli=400)
+    share = GpuShare(node="n", uuid="n-gpu-0", memory_mib=granted_mib, compute_milli=400)
     grant = Grant(grant_id="g", term=1, containers={"c": ContainerGrant(strategy="interposer", gpus=(share,))})
-    pod = build.gpu_pod("p", memory="4Gi", compute=40)
+    pod = build.gpu_pod("p", memory=memory, compute=40)
     notes = {f"kerf.dev/{key}": text for key, text in annotations.items()}
     for seen in (build.node("n"), build.bound(pod, "n", grant, **notes)):
         made.apply(Put(object=seen))
+    if gpu_mib:
+        made.put_inventory(build.inventory("n", gpus=1, memory_mib=gpu_mib))
     return made
 
 
@@ -96,3 +100,27 @@ def test_a_growth_that_waits_and_is_not_needed_any_more_is_taken_back() -> None:
 def test_an_amount_beyond_its_bounds_comes_back_to_them_but_not_below_the_use() -> None:
     for used_mib, text in ((1000, ["memory=2048Mi"]), (2600, ["memory=2816Mi"]), (4090, [])):
         assert orders(Autoscaler(book(autoscale="memory=1Gi..2Gi")).sampled(sample(used_mib), 0.0)) == text
+
+
+@pytest.mark.parametrize(("granted_mib", "used_mib", "asked"), [
+    (13_312, 12_800, ["memory=16384Mi"]),
+    (16_384, 16_000, ["memory=20480Mi"]),
+])  # fmt: skip
+def test_what_was_taken_away_comes_back_before_more_than_the_request_is_asked_for(
+    granted_mib: int, used_mib: int, asked: list[str]
+) -> None:
+    """Placement may refuse what exceeds the request, and a refused order gives nothing back."""
+    scaler = Autoscaler(book(granted_mib, "16Gi", autoscale="memory=4Gi..20Gi"))
+    assert orders(scaler.sampled(sample(used_mib), 0.0)) == asked
+
+
+def test_memory_within_the_request_is_not_asked_for_together_with_compute_beyond_it() -> None:
+    scaler = Autoscaler(book(13_312, "16Gi", autoscale="memory=4Gi..20Gi,compute=10..80"))
+    for at in range(0, 60, 10):
+        scaler.sampled(sample(10_000, gpu_milli=399), float(at))
+    assert orders(scaler.sampled(sample(12_800, gpu_milli=399), 60.0)) == ["memory=16384Mi,compute=40"]
+
+
+def test_no_more_memory_is_asked_for_than_the_gpu_has() -> None:
+    scaler = Autoscaler(book(16_384, "16Gi", 18_000, autoscale="memory=4Gi..20Gi"))
+    assert orders(scaler.sampled(sample(16_000), 0.0)) == ["memory=18000Mi"]

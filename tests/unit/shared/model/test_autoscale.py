@@ -7,6 +7,7 @@ import itertools
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from shared.model.autoscale import (
     REFUSED_SETTLE_S,
@@ -99,3 +100,28 @@ def test_gpu_time_grows_after_a_busy_minute() -> None:
 def test_bounds_that_make_no_sense_are_refused(text: str) -> None:
     with pytest.raises(AutoscaleError, match=r"kerf\.dev/autoscale"):
         read_autoscale(text)
+
+
+@given(BOUNDS, st.integers(1, 40_000), st.integers(1, 40_000), st.floats(0, 1))
+def test_on_its_way_up_an_amount_stops_at_the_request(
+    bounds: Bounds, granted_mib: int, requested_mib: int, part: float
+) -> None:
+    seen = use(0.0, int(granted_mib * part), granted_mib)
+    freely, _ = Follower().wanted(seen, Autoscale(memory=bounds))
+    wanted, _ = Follower().wanted(replace(seen, requested_mib=requested_mib), Autoscale(memory=bounds))
+    assert wanted == (requested_mib if granted_mib < requested_mib < freely else freely)
+
+
+def test_of_two_changes_the_one_within_the_request_comes_first() -> None:
+    bounds = Autoscale(memory=Bounds(low=1000, high=9000), compute=Bounds(low=200, high=900))
+    asked = replace(use(0.0, 0, 0), granted_milli=400, requested_mib=2000, requested_milli=400)
+    for memory_mib, granted_mib, wanted in (
+        (1500, 1536, (2000, 400)),
+        (2000, 2048, (2560, 500)),
+        (10, 1536, (1536, 500)),
+    ):
+        follower = Follower()
+        for at_s in (0.0, 30.0, 60.0):
+            seen = replace(asked, at_s=at_s, memory_mib=memory_mib, granted_mib=granted_mib, gpu_milli=399)
+            found = follower.wanted(seen, bounds)
+        assert found == wanted
