@@ -8,7 +8,8 @@ gets places for all of these together, or for none. So no two gangs can each hol
 - A member that another scheduler places counts as present. A gated, refused or ending one does not, nor does a victim
   of a preemption plan: a gang that is evicted comes again as a whole.
 - Its minimum may be one of each of its subgroups, not of pods in all: `subgroups` counts what is lacking.
-- A member that ended well counts for others of its owner: they are restarts of the same run, not another one.
+- A member that ended well counts for others of the same run, which are restarts, and for no later run under the same
+  name. A run has the object that gives the gang's size, else the controller of the pods.
 """
 
 from __future__ import annotations
@@ -26,6 +27,10 @@ from shared.contracts.explain import GangExplanation, NodeExplanation, Reason
 from shared.model.gang import GangRef
 from shared.model.objects import Gang
 from shared.model.subgroup import Subgroup
+
+_OUTLASTS_RUNS = "podgroup.scheduling.x-k8s.io/"
+"""Objects that users write themselves, in GangRef.source: each run of a CronJob may name the same one."""
+_LISTS = ("known", "waiting", "placed", "bound", "elsewhere", "done")
 
 DEFAULT_TIMEOUT_S = 60
 """As coscheduling's: how long a gang that has begun may lack members before its unbound places are given up."""
@@ -55,11 +60,17 @@ class GangState(msgspec.Struct, kw_only=True):
     leaf_of: dict[str, str] = {}
     """By pod, the subgroup that has it; "" for one that none of them has."""
     leaves: dict[str, Counter[str]] = {}
-    """By leaf, how many pods are waiting, placed, bound, elsewhere and done."""
+    """By list (waiting, placed and so on), how many of its pods there are by leaf."""
+    run_of: dict[str, str] = {}
+    """The run of each pod; "" for bare pods."""
+    runs: dict[str, Counter[str]] = {}
+    """By list, how many of its pods there are by run."""
+    done_leaves: dict[str, Counter[str]] = {}
+    """By run, how many members have ended well by leaf."""
     known: set[str] = set()
     """Every pod that names it, whether it counts now or not."""
-    waiting: dict[str, str] = {}
-    """Members that want a place: their owner's uid by their own."""
+    waiting: dict[str, None] = {}
+    """Members that want a place, in the order in which they were seen."""
     placed: set[str] = set()
     """Members with a hold or a Binding that have not ended."""
     bound: set[str] = set()
@@ -69,10 +80,11 @@ class GangState(msgspec.Struct, kw_only=True):
     there all the same."""
     elsewhere: set[str] = set()
     """Members that another scheduler places."""
-    done: dict[str, str] = {}
-    """Members that have ended well: their owner's uid by their own."""
-    whole: bool = False
-    """Its minimum has been bound at once: from then on members that are gone may have finished their work."""
+    done: set[str] = set()
+    """Members that have ended well."""
+    whole_runs: set[str] = set()
+    """Runs with which its minimum has been bound at once: from then on members that are gone may have finished their
+    work."""
     incomplete_s: int | None = None
     """How long its pods may run without its minimum; 0: for ever; None: its pods do not say."""
     ran_with: Subgroup | None = None
@@ -106,13 +118,20 @@ class GangState(msgspec.Struct, kw_only=True):
     @property
     def has(self) -> int:
         """How many members need no place any more."""
-        return len(self.placed) + len(self.elsewhere) + len(self._restarted_beside())
+        return len(self.placed) + len(self.elsewhere) + self._restarted_beside().total()
 
-    def _restarted_beside(self) -> list[str]:
-        if not self.done:
-            return []
-        owners = set(self.waiting.values()) - {""}
-        return [uid for uid, owner in self.done.items() if owner in owners]
+    def _restarted_beside(self) -> Counter[str]:
+        """By leaf, how many members of the runs that wait have ended well. Bare pods are no restarts of each other."""
+        return self.done_in(self.runs.get("waiting", Counter()).keys() - {""})
+
+    def done_in(self, runs: Iterable[str]) -> Counter[str]:
+        """By leaf, how many members of these runs have ended well."""
+        return sum((self.done_leaves[run] for run in runs if run in self.done_leaves), Counter())
+
+    @property
+    def present_runs(self) -> set[str]:
+        """Those of members that wait, have a place or are elsewhere."""
+        return {run for name in ("waiting", "placed", "elsewhere") for run in self.runs.get(name, ())}
 
     @property
     def tree(self) -> Subgroup:
@@ -138,7 +157,7 @@ class GangState(msgspec.Struct, kw_only=True):
 
     def has_by_leaf(self) -> Counter[str]:
         """By leaf, how many members need no place any more."""
-        return self.counted("placed", "elsewhere") + self.by_leaf(self._restarted_beside())
+        return self.counted("placed", "elsewhere") + self._restarted_beside()
 
     def steps(self, waiting: Counts | None = None) -> list[dict[str, int]]:
         """The sets of members that are placed together, all or none, as numbers by leaf, in the order of trying.
@@ -206,6 +225,9 @@ class Gangs:
         self._by_source: dict[str, set[str]] = {}
         """uids of the pods that name an object, by its namespace/name: whether or not it exists."""
         self._source_of: dict[str, str] = {}
+        self._run_of: dict[str, str] = {}
+        """Of pods of which an object gives the gang's size: its uid, by theirs. Pods that have ended keep it when
+        another object takes its name."""
         self.going: set[str] = set()
         """Victims of preemption plans: they count as gone."""
 
@@ -245,7 +267,7 @@ class Gangs:
 
     def start_over(self, now: float) -> None:
         """Takes over all of the book's pods, and no others."""
-        for uid in [uid for uid in self._of if uid not in self.book.pods]:
+        for uid in [uid for uid in {**self._of, **self._run_of} if uid not in self.book.pods]:
             self.forget(uid, now)
         for state in self.book.pods.values():
             self.see(state, now, able=not state.refusal)
@@ -271,12 +293,12 @@ class Gangs:
         self._of[state.uid] = gang
         self.by_key[gang.key] = gang
         gang.known.add(state.uid)
+        gang.run_of[state.uid] = self._run(state)
         if ref is not None and any(leaf.name == ref.part for leaf in gang.tree.leaves()):
             gang.leaf_of[state.uid] = ref.part
-        owner = state.controller_uid
         if state.ended:
             if state.pod.status.phase == "Succeeded":
-                gang.done[state.uid] = owner
+                gang.done.add(state.uid)
         elif not state.ours:
             gang.elsewhere.add(state.uid)
         elif state.pod.metadata.deletion_timestamp is not None or state.uid in self.going:
@@ -287,7 +309,7 @@ class Gangs:
             if state.pod.spec.node_name:
                 gang.bound.add(state.uid)
         elif state.wants_place and able:
-            gang.waiting[state.uid] = owner
+            gang.waiting[state.uid] = None
         _tally(gang, state.uid, 1)
         self._look(gang, now)
         return gang
@@ -295,6 +317,7 @@ class Gangs:
     def forget(self, uid: str, now: float) -> GangState | None:
         """The pod is gone for good; returns the gang that it belonged to."""
         self._note_source(uid, "")
+        self._run_of.pop(uid, None)
         gang = self._of.get(uid)
         if gang is not None:
             gang.kept.pop(uid, None)
@@ -418,6 +441,18 @@ class Gangs:
         gang.preferred = gang.preferred or ref.preferred or (source.preferred if source else "")
         return gang
 
+    def _run(self, state: PodState) -> str:
+        """The run that the pod belongs to; "" for a bare pod whose gang no object describes."""
+        source = None if state.gang is None or not state.gang.source else self._source(state, state.gang)
+        if source is None or not source.metadata.uid:
+            return state.controller_uid
+        run = source.metadata.uid
+        if state.gang is not None and state.gang.source.startswith(_OUTLASTS_RUNS):
+            run = f"{run}/{state.controller_uid}"
+        if not state.ended:
+            self._run_of[state.uid] = run
+        return self._run_of.setdefault(state.uid, run)
+
     def _note_source(self, uid: str, path: str) -> None:
         old = self._source_of.pop(uid, "")
         if old:
@@ -442,9 +477,9 @@ class Gangs:
         self._of.pop(uid, None)
         _tally(gang, uid, -1)
         gang.leaf_of.pop(uid, None)
+        gang.run_of.pop(uid, None)
         gang.waiting.pop(uid, None)
-        gang.done.pop(uid, None)
-        for members in (gang.known, gang.placed, gang.bound, gang.elsewhere):
+        for members in (gang.known, gang.placed, gang.bound, gang.elsewhere, gang.done):
             members.discard(uid)
         if not gang.known:
             del self.by_key[gang.key]
@@ -452,8 +487,12 @@ class Gangs:
 
     def _look(self, gang: GangState, now: float) -> None:
         gang.verdict = None
-        gang.whole |= subgroups.is_satisfied(gang.tree, gang.counted("bound", "elsewhere", "done"))
-        has = gang.counted("placed", "elsewhere", "done")
+        present = gang.present_runs
+        done = gang.done_in(present)
+        gang.whole_runs &= gang.runs.get("known", Counter()).keys()
+        if subgroups.is_satisfied(gang.tree, gang.counted("bound", "elsewhere") + done):
+            gang.whole_runs |= present
+        has = gang.counted("placed", "elsewhere") + done
         stands = subgroups.is_satisfied(gang.tree, has)
         if not gang.begun or stands:
             gang.ran_with = gang.tree if gang.begun else None
@@ -463,7 +502,7 @@ class Gangs:
         else:
             gang.incomplete_since = now if gang.incomplete_since is None else gang.incomplete_since
             self._incomplete[gang.key] = gang
-        if gang.begun and not stands and (gang.waiting or not gang.whole):
+        if gang.begun and not stands and (gang.waiting or present.isdisjoint(gang.whole_runs)):
             if gang.lacking_since is None:
                 gang.lacking_since = now
                 self._lacking[gang.key] = gang
@@ -474,10 +513,22 @@ class Gangs:
 
 def _tally(gang: GangState, uid: str, change: int) -> None:
     """Counts a pod in the lists that have it, or no longer."""
-    leaf = gang.leaf(uid)
-    for name in ("waiting", "placed", "bound", "elsewhere", "done"):
+    leaf, run = gang.leaf(uid), gang.run_of.get(uid, "")
+    for name in _LISTS:
         if uid in getattr(gang, name):
-            gang.leaves.setdefault(name, Counter())[leaf] += change
+            _add(gang.leaves, name, leaf, change)
+            _add(gang.runs, name, run, change)
+    if uid in gang.done:
+        _add(gang.done_leaves, run, leaf, change)
+
+
+def _add(counters: dict[str, Counter[str]], of: str, what: str, change: int) -> None:
+    counter = counters.setdefault(of, Counter())
+    counter[what] += change
+    if not counter[what]:
+        del counter[what]
+    if not counter:
+        del counters[of]
 
 
 def gang_trace(namespace: str, name: str) -> str:

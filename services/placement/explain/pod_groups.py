@@ -71,15 +71,15 @@ class PodGroupConditions:
             return None
         gang = self._gangs.by_key.get(path)
         if gang is not None:
-            return _of_gang(gang, self._gangs_said.get(path, ""))
+            return _of_gang(gang, group, self._gangs_said.get(path, ""))
         if not group.parent and any(state.pod.spec.node_name for state in ours):
             return True, "Scheduled", "a pod of the group is bound"
         sentence = next((self._pods_said[state.uid].sentence for state in ours if state.uid in self._pods_said), "")
         return (False, "Unschedulable", sentence) if sentence else None
 
 
-def _of_gang(gang: GangState, sentence: str) -> _Said | None:
-    if gang.whole:
+def _of_gang(gang: GangState, group: Gang, sentence: str) -> _Said | None:
+    if group.metadata.uid in gang.whole_runs:  # pods of a former object of this name say nothing of it
         pods = "pod" if gang.minimum == 1 else "pods"
         return True, "Scheduled", f"the {gang.minimum} {pods} that must be placed together are bound"
     if not sentence or gang.satisfied:

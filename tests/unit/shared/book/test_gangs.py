@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 
 from shared.book.book import Book
-from shared.book.gangs import Gangs
+from shared.book.gangs import Gangs, GangState
 from shared.contracts.facts import Put
 from shared.model.kinds import Object
-from shared.model.kube_object import OwnerReference
-from shared.model.objects import Pod, PodClaim
+from shared.model.kube_object import Meta, OwnerReference
+from shared.model.objects import Gang, Pod, PodClaim, SchedulingGroup
 from tests.support import build
 
 
@@ -29,6 +29,30 @@ def owned(pod: Pod, job: str) -> Pod:
     return msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, owner_references=owner))
 
 
+def of_object(name: str, source: str, job: str = "") -> Pod:
+    """A pod of the JobSet or PodGroup t."""
+    if source == "jobset":
+        return owned(build.gpu_pod(name, gpus=1, labels={"jobset.sigs.k8s.io/jobset-name": "t"}), job)
+    if source == "coscheduling":
+        return owned(build.gpu_pod(name, gpus=1, labels={"scheduling.x-k8s.io/pod-group": "t"}), job)
+    return owned(build.gpu_pod(name, gpus=1, scheduling_group=SchedulingGroup(pod_group_name="t")), job)
+
+
+def described(kind: str, minimum: int, uid: str = "uid-1") -> Gang:
+    return Gang(
+        metadata=Meta(name=f"{kind}/t", namespace="team", uid=uid, resource_version=build.next_version()),
+        minimum=minimum,
+    )
+
+
+def ended(pod: Pod, phase: str = "Succeeded") -> Pod:
+    return build.newer(pod, phase=phase)
+
+
+def placed(pod: Pod) -> Pod:
+    return build.bound(pod, "n")
+
+
 class World:
     """A book and its gangs, which see each fact as it comes."""
 
@@ -43,6 +67,12 @@ class World:
             if isinstance(one, Pod):
                 state = self.book.pods[one.metadata.uid]
                 self.gangs.see(state, now, able=not state.refusal)
+            if isinstance(one, Gang):
+                for uid in self.gangs.named_by(one):
+                    self.gangs.see(self.book.pods[uid], now)
+
+    def gang(self, key: str = "team/g") -> GangState:
+        return self.gangs.by_key[key]
 
     def restarted(self) -> Gangs:
         fresh = Gangs(self.book)
@@ -52,9 +82,9 @@ class World:
 
 def test_ended_members_count_after_a_restart_when_their_claims_are_gone() -> None:
     """A claim made from a template ends with its pod, and the pod is refused for it from then on."""
-    ended = [build.newer(member(f"p{i}", job="j", claim=f"c{i}"), phase="Succeeded") for i in range(2)]
-    world = World(*ended, member("again", job="j"))
-    assert all("does not exist" in world.book.pods[pod.metadata.uid].refusal for pod in ended)
+    over = [ended(member(f"p{i}", job="j", claim=f"c{i}")) for i in range(2)]
+    world = World(*over, member("again", job="j"))
+    assert all("does not exist" in world.book.pods[pod.metadata.uid].refusal for pod in over)
     for gangs in (world.gangs, world.restarted()):
         gang = gangs.by_key["team/g"]
         assert (len(gang.done), gang.has, gang.gathered) == (2, 2, True)
@@ -65,3 +95,51 @@ def test_a_refused_member_does_not_wait_whether_it_is_seen_or_taken_over() -> No
     for gangs in (world.gangs, world.restarted()):
         gang = gangs.by_key["team/g"]
         assert (list(gang.waiting), len(gang.known), gang.gathered) == (["uid-team-a"], 2, False)
+
+
+def test_a_run_of_several_jobs_has_the_object_that_describes_it() -> None:
+    """Each replica of a JobSet is a Job: one has ended well, and the pods of the others come again."""
+    first, *others = (of_object(f"p{i}", "jobset", job=f"j{i}") for i in range(3))
+    world = World(described("jobset.jobset.x-k8s.io", 3), ended(first), *(ended(pod, "Failed") for pod in others))
+    world.put(*(of_object(f"again{i}", "jobset", job=f"j{i}") for i in (1, 2)))
+    for gangs in (world.gangs, world.restarted()):
+        gang = gangs.by_key["team/jobset.jobset.x-k8s.io/t"]
+        assert (gang.has, gang.need, gang.gathered) == (1, 2, True)
+
+
+def test_finished_pods_of_an_earlier_run_do_not_count_for_a_later_one() -> None:
+    world = World(*(placed(member(f"old{i}", job="one")) for i in range(3)))
+    world.put(*(ended(world.book.pods[f"uid-team-old{i}"].pod) for i in range(3)))
+    world.put(*(placed(member(f"new{i}", job="two")) for i in range(2)), member("new2", job="two"), now=5.0)
+    gang = world.gang()
+    assert (gang.has, gang.lacking_since, gang.incomplete_since) == (2, 5.0, 5.0)
+    world.put(placed(world.book.pods["uid-team-new2"].pod))
+    assert (gang.lacking_since, gang.incomplete_since, gang.whole_runs) == (None, None, {"uid-one", "uid-two"})
+    world.put(ended(world.book.pods["uid-team-new0"].pod))
+    assert gang.incomplete_since is None, "its own members that ended well count"
+
+
+def test_a_group_that_is_made_anew_under_its_name_has_not_run() -> None:
+    kind = "podgroup.scheduling.k8s.io"
+    world = World(described(kind, 2), *(placed(of_object(f"a{i}", "pod group")) for i in range(2)))
+    gang = world.gang(f"team/{kind}/t")
+    assert gang.whole_runs == {"uid-1"}
+    world.put(*(ended(world.book.pods[f"uid-team-a{i}"].pod) for i in range(2)))
+    assert gang.whole_runs == {"uid-1"}, "what has ended has run all the same"
+    world.put(described(kind, 2, "uid-2"), of_object("b0", "pod group"))
+    gang = world.gang(f"team/{kind}/t")
+    assert (gang.has, gang.gathered, gang.whole_runs) == (0, False, {"uid-1"})
+    for i in range(2):
+        world.gangs.forget(f"uid-team-a{i}", 0.0)
+    assert gang.whole_runs == set()
+
+
+def test_the_runs_of_a_group_that_outlasts_them_are_those_of_its_jobs() -> None:
+    """Users write the PodGroups of coscheduling, and each Job of a CronJob names the same one."""
+    kind = "podgroup.scheduling.x-k8s.io"
+    world = World(described(kind, 2), *(ended(of_object(f"a{i}", "coscheduling", job="one")) for i in range(2)))
+    world.put(of_object("b0", "coscheduling", job="two"))
+    gang = world.gang(f"team/{kind}/t")
+    assert (gang.has, gang.gathered) == (0, False)
+    world.put(of_object("again", "coscheduling", job="one"))
+    assert gang.has == 2

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
+
 from services.placement import messages as m
 from services.placement.explain.pod_groups import AGAIN_S, MOST_AT_ONCE, PodGroupConditions
 from shared.book.book import Book
@@ -63,6 +65,20 @@ def test_a_group_whose_minimum_is_bound_is_scheduled_and_not_before() -> None:
         show_bound(placement, pod)
     pass_s(placement, 3)
     assert said(*reports(placement)) == [(True, "Scheduled")]
+
+
+def test_finished_pods_of_a_deleted_group_say_nothing_of_its_successor() -> None:
+    placement = Placement().nodes("n1", gpus=2)
+    first, pods = group(2), [member("p0"), member("p1")]
+    placement.facts(first, *pods)
+    over = [build.newer(placement.bind(pod), phase="Succeeded") for pod in pods]
+    placement.facts(*over)
+    placement.gone(first)
+    later = msgspec.structs.replace(first.metadata, uid="uid-later", resource_version=build.next_version())
+    placement.commands.clear()
+    placement.facts(msgspec.structs.replace(first, metadata=later), member("q0"))
+    pass_s(placement, 5)
+    assert [(one.uid, one.scheduled) for one in reports(placement)] == [("uid-later", False)]
 
 
 def test_a_report_is_repeated_until_it_is_on_the_object_and_then_no_more() -> None:
