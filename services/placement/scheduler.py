@@ -151,11 +151,11 @@ class Scheduler:
             # A snapshot ends several pods at once and reports them one by one: some of these may have left the book.
             for member in [u for u in gang.waiting if u in self._queue and u in self._book.pods]:
                 self._queue.add_to_gang(self._book.pods[member], gang.key, spare=gang.spare)
-            gang.standing = (0, 0)
+            gang.standing = None
         uid = next(iter(gang.waiting), None)
         if uid is None or uid not in self._queue:
             return
-        standing = (gang.need, len(gang.waiting)) if gang.gathered else (0, 0)
+        standing = (gang.need, len(gang.waiting), gang.tree) if gang.gathered else None
         if not gang.gathered:
             self._queue.mark_unschedulable(uid, now)
         elif standing != gang.standing:

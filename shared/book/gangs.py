@@ -15,7 +15,8 @@ gets places for all of these together, or for none. So no two gangs can each hol
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +28,8 @@ from shared.contracts.explain import GangExplanation, NodeExplanation, Reason
 from shared.model.gang import GangRef
 from shared.model.objects import Gang
 from shared.model.subgroup import Subgroup
+
+T = TypeVar("T")
 
 _OUTLASTS_RUNS = "podgroup.scheduling.x-k8s.io/"
 """Objects that users write themselves, in GangRef.source: each run of a CronJob may name the same one."""
@@ -47,7 +50,8 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class GangState(msgspec.Struct, kw_only=True):
-    """One gang. If annotations of its members disagree, the largest figure counts."""
+    """One gang. Its figures are those of the members that have not ended, as they are annotated now. If these disagree,
+    the largest counts; what cannot be compared is as most of them have it."""
 
     namespace: str
     name: str
@@ -57,6 +61,14 @@ class GangState(msgspec.Struct, kw_only=True):
     preferred: str = ""
     subgroups: tuple[Subgroup, ...] = ()
     min_subgroups: int = 0
+    said: Counter[GangRef] = msgspec.field(default_factory=Counter)
+    """By what members that have not ended have annotated now, apart from their part of the gang, how many they are."""
+    said_of: dict[str, GangRef] = {}
+    """The same by pod."""
+    given: Gang | None = None
+    """What an object gives, as far as it concerns this gang."""
+    part_of: dict[str, str] = {}
+    """By pod, its part as annotated."""
     leaf_of: dict[str, str] = {}
     """By pod, the subgroup that has it; "" for one that none of them has."""
     leaves: dict[str, Counter[str]] = {}
@@ -95,8 +107,9 @@ class GangState(msgspec.Struct, kw_only=True):
     """Since when it has begun and lacks members; None while it does not."""
     told: bool = False
     """Its pods got the Event that it lacks members."""
-    standing: tuple[int, int] = (0, 0)
-    """(need, members waiting) when it was last let into its turn; zeros while not all that it needs are there."""
+    standing: tuple[int, int, Subgroup] | None = None
+    """(need, members waiting, its tree) when it was last let into its turn; None while not all that it needs are
+    there."""
     spare: bool = False
     """Its minimum is placed: the members that still wait are above it."""
     problem: Reason | None = None
@@ -284,32 +297,22 @@ class Gangs:
         gang = None if ref is None else self._find(state, ref)
         old = self._of.get(state.uid)
         if old is not None:
-            self._take_out(state.uid, old)
-            if old is not gang:
-                old.kept.pop(state.uid, None)
-                self._look(old, now)
-        if gang is None:
+            if old is gang:
+                self._take_out(state.uid, old)
+            else:
+                self._leave(state.uid, old, now)
+        if gang is None or ref is None:
             return None
         self._of[state.uid] = gang
         self.by_key[gang.key] = gang
         gang.known.add(state.uid)
         gang.run_of[state.uid] = self._run(state)
-        if ref is not None and any(leaf.name == ref.part for leaf in gang.tree.leaves()):
+        gang.part_of[state.uid] = ref.part
+        _note_said(gang, state.uid, None if state.ended else ref)
+        _set_figures(gang, gang.said or ({} if gang.minimum else {ref: 1}))
+        if any(leaf.name == ref.part for leaf in gang.tree.leaves()):
             gang.leaf_of[state.uid] = ref.part
-        if state.ended:
-            if state.pod.status.phase == "Succeeded":
-                gang.done.add(state.uid)
-        elif not state.ours:
-            gang.elsewhere.add(state.uid)
-        elif state.pod.metadata.deletion_timestamp is not None or state.uid in self.going:
-            # a replacement belongs to the next run with the other new pods, not to the last members of the old one
-            pass
-        elif state.charged or state.pod.spec.node_name:
-            gang.placed.add(state.uid)
-            if state.pod.spec.node_name:
-                gang.bound.add(state.uid)
-        elif state.wants_place and able:
-            gang.waiting[state.uid] = None
+        self._enter(state, gang, able=able)
         _tally(gang, state.uid, 1)
         self._look(gang, now)
         return gang
@@ -320,9 +323,7 @@ class Gangs:
         self._run_of.pop(uid, None)
         gang = self._of.get(uid)
         if gang is not None:
-            gang.kept.pop(uid, None)
-            self._take_out(uid, gang)
-            self._look(gang, now)
+            self._leave(uid, gang, now)
         return gang
 
     def named_by(self, source: Gang) -> list[str]:
@@ -417,28 +418,21 @@ class Gangs:
     # --- inside -----------------------------------------------------------------------------------------------
 
     def _find(self, state: PodState, ref: GangRef) -> GangState | None:
-        minimum, source = ref.minimum, None
-        name, parts, min_subgroups = ref.name, ref.subgroups, 0
+        """The pod's gang, perhaps a new one; None while its size is not known."""
+        name, given = ref.name, None
         if ref.source:
-            source = self._source(state, ref)
-            if source is None:
+            given = self._source(state, ref)
+            if given is None:
                 return None
-            part = ref.part in source.parts
-            minimum = minimum or (source.parts[ref.part] if part else source.minimum)
-            parts, min_subgroups = ((), 0) if part else (source.subgroups, source.min_subgroups)
+            part = ref.part in given.parts
+            if part:
+                given = msgspec.structs.replace(given, minimum=given.parts[ref.part], subgroups=(), min_subgroups=0)
             name = "/".join((ref.name, *((ref.part,) if part else ()), *((ref.instance,) if ref.instance else ())))
-        minimum = Subgroup(minimum=minimum, subgroups=parts, min_subgroups=min_subgroups).least
-        if minimum < 1:
+        if _minimum(ref, given) < 1:
             return None
         namespace = state.pod.metadata.namespace
         gang = self.by_key.get(f"{namespace}/{name}") or GangState(namespace=namespace, name=name)
-        gang.minimum = minimum if source is not None else max(gang.minimum, minimum)
-        if source is not None or not gang.subgroups:
-            gang.subgroups, gang.min_subgroups = parts, min_subgroups
-        gang.timeout_s = max(gang.timeout_s, ref.timeout_s or (source.timeout_s if source else 0))
-        gang.incomplete_s = ref.incomplete_s if gang.incomplete_s is None else gang.incomplete_s
-        gang.required = gang.required or ref.required or (source.required if source else "")
-        gang.preferred = gang.preferred or ref.preferred or (source.preferred if source else "")
+        gang.given = given
         return gang
 
     def _run(self, state: PodState) -> str:
@@ -472,6 +466,32 @@ class Gangs:
     def _object(self, state: PodState, ref: GangRef) -> Gang | None:
         found: Gang | None = self.book.others.get("Gang", {}).get(f"{state.pod.metadata.namespace}/{ref.source}")
         return found
+
+    def _enter(self, state: PodState, gang: GangState, *, able: bool) -> None:
+        """Puts the pod into the lists of what it is now."""
+        if state.ended:
+            if state.pod.status.phase == "Succeeded":
+                gang.done.add(state.uid)
+        elif not state.ours:
+            gang.elsewhere.add(state.uid)
+        elif state.pod.metadata.deletion_timestamp is not None or state.uid in self.going:
+            # a replacement belongs to the next run with the other new pods, not to the last members of the old one
+            pass
+        elif state.charged or state.pod.spec.node_name:
+            gang.placed.add(state.uid)
+            if state.pod.spec.node_name:
+                gang.bound.add(state.uid)
+        elif state.wants_place and able:
+            gang.waiting[state.uid] = None
+
+    def _leave(self, uid: str, gang: GangState, now: float) -> None:
+        """The pod belongs to this gang no more."""
+        gang.kept.pop(uid, None)
+        self._take_out(uid, gang)
+        gang.part_of.pop(uid, None)
+        _note_said(gang, uid, None)
+        _set_figures(gang, gang.said)
+        self._look(gang, now)
 
     def _take_out(self, uid: str, gang: GangState) -> None:
         self._of.pop(uid, None)
@@ -529,6 +549,66 @@ def _add(counters: dict[str, Counter[str]], of: str, what: str, change: int) -> 
         del counter[what]
     if not counter:
         del counters[of]
+
+
+def _note_said(gang: GangState, uid: str, ref: GangRef | None) -> None:
+    """What this pod has annotated now; None: it does not count."""
+    now = None if ref is None else msgspec.structs.replace(ref, part="", instance="")
+    old = gang.said_of.pop(uid, None)
+    if now is not None:
+        gang.said_of[uid] = now if old != now or old is None else old
+    if now == old:
+        return
+    if old is not None:
+        gang.said[old] -= 1
+        if not gang.said[old]:
+            del gang.said[old]
+    if now is not None:
+        gang.said[now] += 1
+
+
+def _minimum(ref: GangRef, given: Gang | None) -> int:
+    """How many pods the gang needs by this pod's annotations, and else by the object's fields."""
+    if given is None:
+        return Subgroup(minimum=ref.minimum, subgroups=ref.subgroups).least
+    return Subgroup(
+        minimum=ref.minimum or given.minimum, subgroups=given.subgroups, min_subgroups=given.min_subgroups
+    ).least
+
+
+def _set_figures(gang: GangState, said: Mapping[GangRef, int]) -> None:
+    """The gang's figures by the annotations of so many pods each. Where all have ended, they stay as they were."""
+    if not said:
+        return
+    given = gang.given or Gang()
+    gang.minimum = max(_minimum(ref, gang.given) for ref in said)
+    gang.timeout_s = max(ref.timeout_s or given.timeout_s for ref in said)
+    stated = [ref.incomplete_s for ref in said if ref.incomplete_s is not None]
+    gang.incomplete_s = None if not stated else 0 if 0 in stated else max(stated)
+    gang.required = _most({ref: ref.required for ref in said}, said) or given.required
+    gang.preferred = _most({ref: ref.preferred for ref in said}, said) or given.preferred
+    tree = given.subgroups if gang.given is not None else _most({ref: ref.subgroups for ref in said}, said) or ()
+    few = given.min_subgroups
+    if (tree, few) != (gang.subgroups, gang.min_subgroups):
+        gang.subgroups, gang.min_subgroups = tree, few
+        leaves = {leaf.name for leaf in gang.tree.leaves()}
+        for uid in gang.known:
+            _tally(gang, uid, -1)
+            gang.leaf_of.pop(uid, None)
+            if (part := gang.part_of.get(uid, "")) in leaves:
+                gang.leaf_of[uid] = part
+            _tally(gang, uid, 1)
+
+
+def _most(values: Mapping[GangRef, T], said: Mapping[GangRef, int]) -> T | None:
+    """The value of most pods, of those that state one; of several such the same in every process."""
+    counts: Counter[T] = Counter()
+    for ref, value in values.items():
+        if value:
+            counts[value] += said[ref]
+    if len(counts) < 2:
+        return next(iter(counts), None)
+    return max(counts, key=lambda value: (counts[value], repr(value)))
 
 
 def gang_trace(namespace: str, name: str) -> str:

@@ -143,3 +143,56 @@ def test_the_runs_of_a_group_that_outlasts_them_are_those_of_its_jobs() -> None:
     assert (gang.has, gang.gathered) == (0, False)
     world.put(of_object("again", "coscheduling", job="one"))
     assert gang.has == 2
+
+
+def test_figures_are_those_that_members_have_annotated_now() -> None:
+    rack = "topology.kubernetes.io/rack"
+    before = {"gang_min": "3", "gang_timeout": "90", "gang_incomplete": "keep", "gang_topology": "required=rack"}
+    world = World(*(member(f"p{i}", size=4, **before) for i in range(4)))
+    gang = world.gang()
+    assert (gang.minimum, gang.timeout_s, gang.incomplete_s, gang.required) == (3, 90, 0, rack)
+    after = {"gang_min": "2", "gang_timeout": "30", "gang_incomplete": "evict-after=60"}
+    world.put(*(member(f"p{i}", size=4, **after) for i in range(3)))
+    assert (gang.minimum, gang.timeout_s, gang.incomplete_s) == (3, 90, 0), "where they disagree the largest counts"
+    world.put(member("p3", size=4, **after))
+    assert (gang.minimum, gang.timeout_s, gang.incomplete_s, gang.required) == (2, 30, 60, "")
+    world.put(*(member(f"p{i}", size=4) for i in range(4)))
+    assert (gang.minimum, gang.timeout_s, gang.incomplete_s) == (4, 0, None)
+
+
+def test_members_that_have_ended_or_are_gone_have_no_say_in_the_figures() -> None:
+    world = World(*(ended(member(f"old{i}", size=4, job="one")) for i in range(4)))
+    assert world.gang().minimum == 4
+    world.put(member("large", size=3, job="two"), member("new", size=2, job="two"))
+    for gangs in (world.gangs, world.restarted()):
+        assert gangs.by_key["team/g"].minimum == 3
+    world.gangs.forget("uid-team-large", 0.0)
+    assert (world.gang().minimum, world.gang().gathered) == (2, False)
+
+
+def test_subgroups_that_are_annotated_anew_count_their_pods_anew() -> None:
+    def part(name: str, leaf: str, subgroups: str) -> Pod:
+        return member(name, gang_subgroup=leaf, gang_subgroups=subgroups)
+
+    world = World(part("p0", "a", "a=1,b=2"), part("p1", "b", "a=1,b=2"), part("p2", "b", "a=1,b=2"))
+    gang = world.gang()
+    assert (gang.counted("waiting"), gang.gathered) == ({"a": 1, "b": 2}, True)
+    world.put(part("p0", "c", "c=1,b=2"), part("p1", "b", "c=1,b=2"))
+    assert gang.counted("waiting") == {"c": 1, "b": 2}, "as most of them have it"
+    world.put(part("p2", "c", "c=1,b=2"))
+    assert (gang.counted("waiting"), gang.gathered) == ({"c": 2, "b": 1}, False)
+
+
+def test_an_object_gives_the_size_and_annotations_the_rest() -> None:
+    kind = "podgroup.scheduling.k8s.io"
+    pods = [of_object(f"a{i}", "pod group") for i in range(2)]
+    notes = {"kerf.dev/gang-timeout": "30"}
+    slow = msgspec.structs.replace(pods[1].metadata, annotations=notes)
+    given = msgspec.structs.replace(described(kind, 3), timeout_s=20, required="zone")
+    world = World(given, pods[0], msgspec.structs.replace(pods[1], metadata=slow))
+    gang = world.gang(f"team/{kind}/t")
+    assert (gang.minimum, gang.timeout_s, gang.required) == (3, 30, "zone")
+    world.put(msgspec.structs.replace(described(kind, 2), timeout_s=10))
+    assert (gang.minimum, gang.timeout_s, gang.required) == (2, 30, "")
+    world.gangs.forget("uid-team-a1", 0.0)
+    assert gang.timeout_s == 10

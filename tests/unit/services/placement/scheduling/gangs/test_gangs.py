@@ -199,6 +199,31 @@ def test_members_above_the_minimum_count_again_when_it_falls_below() -> None:
     assert "uid-team-younger" not in placement.binds()
 
 
+def test_a_waiting_gang_follows_what_its_members_annotate() -> None:
+    """As `kerf why` advises: a lower minimum, or no topology that no node has."""
+    placement = Placement().nodes("n1", gpus=3)
+    assert placement.place(*members(4)) == {}
+    assert "lower kerf.dev/gang-min to 3" in why(placement, "p0").sentence
+    placement.facts(*members(4, notes={"min": "3"}))
+    placement.tick(1.0)
+    assert len(placement.binds()) == 3
+    placement = Placement().nodes("n1", gpus=2)
+    assert placement.place(*members(2, notes={"topology": "required=rack"})) == {}
+    placement.facts(*members(2))
+    placement.tick(1.0)
+    assert len(placement.binds()) == 2
+
+
+def test_the_next_run_of_a_cron_job_may_have_fewer_pods() -> None:
+    placement = Placement().nodes("n1", gpus=4)
+    pods = members(4, prefix="first")
+    placement.place(*pods)
+    placement.facts(*(build.newer(placement.bind(pod), phase="Succeeded") for pod in pods))
+    for grant_id in list(placement.core.book.grants):
+        placement.send(m.ReleaseSeen("n1", grant_id))
+    assert len(placement.place(*members(2, prefix="second"))) == 2
+
+
 def test_a_restarted_member_does_not_wait_for_the_others_again() -> None:
     placement = Placement().nodes("n1", gpus=4)
     pods = members(3)
