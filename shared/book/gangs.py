@@ -25,7 +25,7 @@ from shared.book.book import Book
 from shared.book.states import PodState
 from shared.book.subgroups import Counts
 from shared.contracts.explain import GangExplanation, NodeExplanation, Reason
-from shared.model.gang import GangRef
+from shared.model.gang import GangRef, with_group_size
 from shared.model.objects import Gang
 from shared.model.subgroup import Subgroup
 
@@ -65,8 +65,10 @@ class GangState(msgspec.Struct, kw_only=True):
     """By what members that have not ended have annotated now, apart from their part of the gang, how many they are."""
     said_of: dict[str, GangRef] = {}
     """The same by pod."""
-    given: Gang | None = None
-    """What an object gives, as far as it concerns this gang."""
+    source: Gang | None = None
+    """The object that gives its size."""
+    part: str | None = None
+    """The part of that object that it is; None: it is all of it."""
     part_of: dict[str, str] = {}
     """By pod, its part as annotated."""
     leaf_of: dict[str, str] = {}
@@ -419,20 +421,18 @@ class Gangs:
 
     def _find(self, state: PodState, ref: GangRef) -> GangState | None:
         """The pod's gang, perhaps a new one; None while its size is not known."""
-        name, given = ref.name, None
+        name, source, part = ref.name, None, None
         if ref.source:
-            given = self._source(state, ref)
-            if given is None:
+            source = self._source(state, ref)
+            if source is None:
                 return None
-            part = ref.part in given.parts
-            if part:
-                given = msgspec.structs.replace(given, minimum=given.parts[ref.part], subgroups=(), min_subgroups=0)
-            name = "/".join((ref.name, *((ref.part,) if part else ()), *((ref.instance,) if ref.instance else ())))
-        if _minimum(ref, given) < 1:
+            part = ref.part if ref.part in source.parts else None
+            name = "/".join((ref.name, *(() if part is None else (part,)), *((ref.instance,) if ref.instance else ())))
+        if _minimum(ref, _given(source, part, ref.group_size)) < 1:
             return None
         namespace = state.pod.metadata.namespace
         gang = self.by_key.get(f"{namespace}/{name}") or GangState(namespace=namespace, name=name)
-        gang.given = given
+        gang.source, gang.part = source, part
         return gang
 
     def _run(self, state: PodState) -> str:
@@ -567,6 +567,15 @@ def _note_said(gang: GangState, uid: str, ref: GangRef | None) -> None:
         gang.said[now] += 1
 
 
+def _given(source: Gang | None, part: str | None, group_size: int) -> Gang | None:
+    """What the object gives, as far as it concerns the gang of this part of it."""
+    if source is not None and group_size:
+        source = with_group_size(source, group_size)
+    if source is None or part is None:
+        return source
+    return msgspec.structs.replace(source, minimum=source.parts[part], subgroups=(), min_subgroups=0)
+
+
 def _minimum(ref: GangRef, given: Gang | None) -> int:
     """How many pods the gang needs by this pod's annotations, and else by the object's fields."""
     if given is None:
@@ -580,14 +589,15 @@ def _set_figures(gang: GangState, said: Mapping[GangRef, int]) -> None:
     """The gang's figures by the annotations of so many pods each. Where all have ended, they stay as they were."""
     if not said:
         return
-    given = gang.given or Gang()
-    gang.minimum = max(_minimum(ref, gang.given) for ref in said)
+    found = _given(gang.source, gang.part, max(ref.group_size for ref in said))
+    given = found or Gang()
+    gang.minimum = max(_minimum(ref, found) for ref in said)
     gang.timeout_s = max(ref.timeout_s or given.timeout_s for ref in said)
     stated = [ref.incomplete_s for ref in said if ref.incomplete_s is not None]
     gang.incomplete_s = None if not stated else 0 if 0 in stated else max(stated)
     gang.required = _most({ref: ref.required for ref in said}, said) or given.required
     gang.preferred = _most({ref: ref.preferred for ref in said}, said) or given.preferred
-    tree = given.subgroups if gang.given is not None else _most({ref: ref.subgroups for ref in said}, said) or ()
+    tree = given.subgroups if found is not None else _most({ref: ref.subgroups for ref in said}, said) or ()
     few = given.min_subgroups
     if (tree, few) != (gang.subgroups, gang.min_subgroups):
         gang.subgroups, gang.min_subgroups = tree, few

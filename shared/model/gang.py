@@ -13,7 +13,7 @@ from functools import lru_cache
 import msgspec
 
 from shared.model import names
-from shared.model.objects import Pod
+from shared.model.objects import Gang, Pod
 from shared.model.request import RequestError
 from shared.model.subgroup import Subgroup
 
@@ -97,6 +97,8 @@ class GangRef(msgspec.Struct, frozen=True, kw_only=True):
     instance: str = ""
     """Tells several gangs of one part from each other."""
     minimum: int = 0
+    group_size: int = 0
+    """How many pods its group has, where the object has the size of groups that are made from now on."""
     timeout_s: int = 0
     incomplete_s: int | None = None
     """How long its pods may run without its minimum before they are evicted; 0: for ever. None: the pod does not
@@ -190,10 +192,27 @@ def _inferred(pod: Pod) -> GangRef | None:
     if (group := meta.labels.get(f"{_LWS}name")) and (key := meta.labels.get(f"{_LWS}group-key")):
         leads = meta.labels.get(f"{_LWS}worker-index") == "0"
         part = LWS_LEADER if leads else LWS_WORKERS
-        return _by(f"leaderworkerset.leaderworkerset.x-k8s.io/{group}", part=part, instance=key)
+        size = meta.annotations.get(f"{_LWS}size", "")
+        return msgspec.structs.replace(
+            _by(f"leaderworkerset.leaderworkerset.x-k8s.io/{group}", part=part, instance=key),
+            group_size=min(int(size), MOST_MEMBERS) if _COUNT.fullmatch(size) else 0,
+        )
     if (group := meta.labels.get(_KUBEFLOW_JOB)) and (kind := _kubeflow_kind(pod)):
         return _by(f"{kind}.kubeflow.org/{group}")
     return None
+
+
+def with_group_size(given: Gang, size: int) -> Gang:
+    """A LeaderWorkerSet as it was when it made a group of so many pods: its size may have been changed since, and its
+    groups are made anew one after the other."""
+    workers = max(0, size - 1)
+    return msgspec.structs.replace(
+        given,
+        parts={name: workers if name == LWS_WORKERS else minimum for name, minimum in given.parts.items()},
+        subgroups=tuple(
+            msgspec.structs.replace(one, minimum=workers) if one.name == LWS_WORKERS else one for one in given.subgroups
+        ),
+    )
 
 
 def jobset_followers(job: str) -> str:

@@ -2,8 +2,9 @@
 
 With the startup policy LeaderReady the workers' pods are created when the leader is ready, and with an exclusive
 topology when the leader has a node; their node selector names its topology. Leader and workers are gangs of their
-own then. Sources: kubernetes-sigs/lws `api/leaderworkerset/v1/leaderworkerset_types.go`,
-`pkg/controllers/pod_controller.go`.
+own then. A group keeps the size that it was made with, which its pods have annotated
+(`shared.model.gang.with_group_size`): the set may have another one by now. Sources: kubernetes-sigs/lws
+`api/leaderworkerset/v1/leaderworkerset_types.go`, `pkg/controllers/pod_controller.go`.
 """
 
 from __future__ import annotations

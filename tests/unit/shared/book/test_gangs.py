@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+import pytest
 
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.contracts.facts import Put
+from shared.kube.gangs.decoder import decoder_of
 from shared.model.kinds import Object
 from shared.model.kube_object import Meta, OwnerReference
 from shared.model.objects import Gang, Pod, PodClaim, SchedulingGroup
@@ -143,6 +145,34 @@ def test_the_runs_of_a_group_that_outlasts_them_are_those_of_its_jobs() -> None:
     assert (gang.has, gang.gathered) == (0, False)
     world.put(of_object("again", "coscheduling", job="one"))
     assert gang.has == 2
+
+
+@pytest.mark.parametrize("policy", ["", "LeaderReady"])
+@pytest.mark.parametrize(("made_with", "size"), [(2, 4), (4, 2)])
+def test_a_group_of_a_leader_worker_set_keeps_its_size_while_others_are_made_with_a_new_one(
+    made_with: int, size: int, policy: str
+) -> None:
+    prefix, title = "leaderworkerset.sigs.k8s.io/", "leaderworkerset.leaderworkerset.x-k8s.io"
+
+    def pod(group: int, index: int, annotated: int) -> Pod:
+        labels = {"name": "t", "group-key": f"k{group}", "worker-index": str(index)}
+        return build.gpu_pod(
+            f"t-{group}-{index}",
+            gpus=1,
+            labels={prefix + key: text for key, text in labels.items()},
+            annotations={f"{prefix}size": str(annotated)},
+        )
+
+    spec = {"leaderWorkerTemplate": {"size": size}, "startupPolicy": policy}
+    meta = {"name": "t", "namespace": "team", "uid": "uid-t", "resourceVersion": build.next_version()}
+    raw = msgspec.json.encode({"metadata": meta, "spec": spec})
+    world = World(decoder_of("leaderworkersets", "leaderworkerset.x-k8s.io").decode(raw))
+    for group, count in ((0, made_with), (1, size)):
+        world.put(*(pod(group, index, count) for index in range(1, count)))
+        key = f"team/{title}/t/{'workers/' if policy else ''}k{group}"
+        assert world.gang(key).gathered == bool(policy)
+        world.put(pod(group, 0, count))
+        assert (world.gang(key).minimum, world.gang(key).gathered) == (count - 1 if policy else count, True)
 
 
 def test_figures_are_those_that_members_have_annotated_now() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.model.gang import GangRef, read_gang
+from shared.model.gang import MOST_MEMBERS, GangRef, read_gang
 from shared.model.kube_object import OwnerReference
 from shared.model.objects import SchedulingGroup, WorkloadReference
 from shared.model.request import RequestError
@@ -183,6 +183,14 @@ def test_the_subgroup_of_a_pod_is_what_its_controller_writes(
     labels: dict[str, str], source: str, part: str, instance: str
 ) -> None:
     assert read(labels=labels) == GangRef(name=source, source=source, part=part, instance=instance)
+
+
+@pytest.mark.parametrize(("text", "size"), [("4", 4), ("", 0), ("many", 0), ("99999", MOST_MEMBERS)])
+def test_a_group_of_a_leader_worker_set_has_the_size_that_its_pods_have_annotated(text: str, size: int) -> None:
+    prefix = "leaderworkerset.sigs.k8s.io/"
+    found = read({f"{prefix}size": text}, labels={f"{prefix}name": "l", f"{prefix}group-key": "k1"})
+    assert found is not None
+    assert found.group_size == size
 
 
 def test_subgroups_of_volcano_and_kai_are_read() -> None:
