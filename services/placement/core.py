@@ -192,6 +192,7 @@ class Core:
             queue=self.queue,
             requests=requests,
             gangs=self.gangs,
+            engine=self.engine,
             reservations=self.preemption.reservations,
             held=self.holds,
         )

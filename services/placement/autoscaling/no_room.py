@@ -5,6 +5,10 @@ Karpenter and Cluster Autoscaler start no node for a pod that fits, by their own
 pod would wait for ever. Both leave out nodes with a taint that the pod does not tolerate. So whatever new nodes an
 autoscaler adds are at most those that the sums ask for, and pods that still find no place are counted again.
 
+A gang may fit in part: the node has room for some of its pods, and takes none of them alone. By its own sums an
+autoscaler starts nodes for the others. With the taint it would start them for all, so such a node gets none before the
+nodes for the others had time to come.
+
 Where more nodes of a kind would not help there must be no taint, or an autoscaler would start one after the other for
 ever: where the node's GPUs are not what the pod accepts, and where nothing runs on the node and it does not fit all the
 same.
@@ -32,6 +36,8 @@ HOLD_S = 5.0
 """A node must look free to waiting pods for so long before it is tainted: a pod may be about to be tried there."""
 TROUBLE_HOLD_S = 60.0
 """The same for a node with an agent that takes no slices now: it may be restarting."""
+IN_PART_HOLD_S = 600.0
+"""The same for a node that has room for pods of a gang, but not for all of it."""
 TURN_S = 1.0
 _AT_ONCE = 100
 WRITES_AT_ONCE = 10
@@ -66,17 +72,29 @@ def shape_of(state: PodState) -> Shape:
     )
 
 
+def _fits_none(_state: PodState, _node: NodeState) -> bool:
+    return False
+
+
 class NoRoom:
-    def __init__(self, book: Book, waiting: Callable[[], Iterable[PodState]]) -> None:
-        """`waiting`: pods that were tried and found no capacity, at least one of each shape."""
-        self._book, self._waiting = book, waiting
+    def __init__(
+        self,
+        book: Book,
+        waiting: Callable[[], Iterable[PodState]],
+        fits_in_part: Callable[[PodState, NodeState], bool] = _fits_none,
+    ) -> None:
+        """`waiting`: pods that were tried and found no capacity, at least one of each shape. `fits_in_part`: whether
+        the node has room for this pod, which waits for others."""
+        self._book, self._waiting, self._fits_in_part = book, waiting, fits_in_part
         self._rota = Rota(TURN_S)
         self._since: dict[str, float] = {}
-        """Since when a node looks free, by its name."""
+        """Since when a node looks free to a pod for which it has no room, by its name."""
+        self._in_part_since: dict[str, float] = {}
+        """Since when a node has room for some pods of a gang and not for all."""
         self._asked: dict[str, float] = {}
         self._requested: dict[str, dict[str, int]] = {}
         """What pods on nodes request, by uid."""
-        self._shapes: list[Shape] = []
+        self._shapes: list[tuple[Shape, PodState]] = []
         self._counted: set[str] = set()
         """Resources that these request."""
         self._shapes_at = float("-inf")
@@ -84,22 +102,23 @@ class NoRoom:
     def due(self, now: float) -> list[TaintNode]:
         if now - self._shapes_at >= _SHAPES_AGAIN_S:
             self._shapes, self._shapes_at = self._waiting_shapes(), now
-            self._counted = {key for shape in self._shapes for key in shape.amounts}
+            self._counted = {key for shape, _ in self._shapes for key in shape.amounts}
         shapes = self._shapes
         out: list[TaintNode] = []
         for name in self._rota.next(self._book.nodes, _AT_ONCE, now):
             node = self._book.nodes.get(name)
             if node is None or node.object is None:
                 continue
-            looks_free = self._looks_free(node, shapes)
-            if not looks_free:
-                self._since.pop(name, None)
-            since = self._since.setdefault(name, now) if looks_free else now
+            seeming = self._looks_free_to(node, shapes)
+            fits = {self._fits_in_part(state, node) for state in seeming}
+            in_part, looks_free = True in fits, False in fits
+            since_s = _lasting(self._since, name, now, looks_free)
+            in_part_s = _lasting(self._in_part_since, name, now, in_part)
             tainted = any(taint.key == TAINT_NO_ROOM for taint in node.object.spec.taints)
             # A node that begins to look free while it has the taint keeps it: more of it may just have been returned,
             # and then the pods are tried at once, and wait no longer.
             hold_s = TROUBLE_HOLD_S if node.agent_trouble else HOLD_S
-            wanted = looks_free and (tainted or now - since >= hold_s)
+            wanted = (looks_free and (tainted or since_s >= hold_s)) or (in_part and in_part_s >= IN_PART_HOLD_S)
             if len(out) == WRITES_AT_ONCE:
                 continue
             if wanted != tainted and now - self._asked.get(name, float("-inf")) >= _AGAIN_S:
@@ -108,37 +127,40 @@ class NoRoom:
         self._forget()
         return out
 
-    def _waiting_shapes(self) -> list[Shape]:
-        found: list[Shape] = []
+    def _waiting_shapes(self) -> list[tuple[Shape, PodState]]:
+        """With a pod of each."""
+        found: list[tuple[Shape, PodState]] = []
         for state in self._waiting():
             shape = shape_of(state)
-            if shape.amounts and shape not in found:
-                found.append(shape)
+            if shape.amounts and all(shape != known for known, _ in found):
+                found.append((shape, state))
                 if len(found) == _SHAPES_MOST:
                     break
         return found
 
-    def _looks_free(self, node: NodeState, shapes: Sequence[Shape]) -> bool:
+    def _looks_free_to(self, node: NodeState, shapes: Sequence[tuple[Shape, PodState]]) -> list[PodState]:
+        """The pods that seem to fit."""
         if not shapes or node.object is None or node.object.spec.unschedulable or labels.has_left(node.object):
-            return False
+            return []
         if RESOURCE_QUOTA not in node.extended_total or len(node.pods) >= node.pods_total:
-            return False
+            return []
         if any(taint.key == TAINT_LEAVING for taint in node.object.spec.taints):
-            return False
+            return []
         gpus = () if node.inventory is None else node.inventory.gpus
         if not node.grants and not node.agent_trouble and all(gpu.state == "healthy" for gpu in gpus):
-            return False
+            return []
         free = self._free(node)
         own = node.object.metadata.labels
-        return any(
-            shape.cpu_milli <= node.cpu_total - node.cpu_used
+        return [
+            state
+            for shape, state in shapes
+            if shape.cpu_milli <= node.cpu_total - node.cpu_used
             and shape.memory_bytes <= node.memory_total - node.memory_used
             and shape.ephemeral_bytes <= max(0, node.ephemeral_total - node.ephemeral_used)
             and all(own.get(key) == value for key, value in shape.selector.items())
             and all(free.get(key, 0) >= amount for key, amount in shape.amounts.items())
             and _suits(gpus, shape)
-            for shape in shapes
-        )
+        ]
 
     def _free(self, node: NodeState) -> dict[str, int]:
         """What is left of each resource, added up as an autoscaler does."""
@@ -165,8 +187,17 @@ class NoRoom:
             self._requested = {uid: known for uid, known in self._requested.items() if uid in self._book.pods}
         if len(self._asked) > 2 * len(self._book.nodes) + 100:
             self._asked = {name: at for name, at in self._asked.items() if name in self._book.nodes}
-        for name in self._since.keys() - self._book.nodes.keys():
-            del self._since[name]
+        for times in (self._since, self._in_part_since):
+            for name in times.keys() - self._book.nodes.keys():
+                del times[name]
+
+
+def _lasting(since: dict[str, float], name: str, now: float, so: bool) -> float:
+    """For how long it has been so."""
+    if not so:
+        since.pop(name, None)
+        return 0.0
+    return now - since.setdefault(name, now)
 
 
 def _suits(gpus: Sequence[Gpu], shape: Shape) -> bool:

@@ -9,7 +9,7 @@ import pytest
 
 from services.placement import messages as m
 from services.placement.autoscaling.advertising import AGAIN_S, TURN_S
-from services.placement.autoscaling.no_room import HOLD_S, TROUBLE_HOLD_S, WRITES_AT_ONCE, NoRoom
+from services.placement.autoscaling.no_room import HOLD_S, IN_PART_HOLD_S, TROUBLE_HOLD_S, WRITES_AT_ONCE, NoRoom
 from services.placement.autoscaling.nominations import AGAIN_S as NOMINATE_AGAIN_S
 from services.placement.autoscaling.nominations import Nominations
 from services.placement.explain.pending_reasons import SAY_AGAIN_S
@@ -98,6 +98,38 @@ def test_a_node_that_only_looks_free_to_a_waiting_pod_is_tainted() -> None:
     placement.facts(build.gpu_pod("c", compute=60))
     placement.tick(1.0)
     assert patches(placement, TaintNode) == [], "it has not looked free for long enough"
+    look(placement)
+    assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=True)}
+
+
+def test_a_node_that_has_room_for_a_part_of_a_gang_is_not_tainted_before_nodes_for_the_rest_can_have_come() -> None:
+    """By sums an autoscaler starts nodes for the other pods; with the taint it would start them for all."""
+    placement = cluster(autoscaler=True)
+    used = build.gpu_pod("used", compute=100)
+    placement.facts(used)
+    placement.bind(used)
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    gang = [build.gpu_pod(name, compute=100, annotations=notes) for name in ("a", "b")]
+    placement.facts(*gang)
+    look(placement, IN_PART_HOLD_S - 5)
+    assert patches(placement, TaintNode) == []
+    look(placement, 10)
+    assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=True)}
+    placement.commands.clear()
+    placement.facts(advertising_node(tainted=True))
+    placement.gone(gang[0])
+    look(placement)
+    assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=False)}
+
+
+def test_a_node_without_room_for_any_pod_of_a_gang_is_tainted_as_for_a_single_pod() -> None:
+    placement = cluster(autoscaler=True)
+    for name in ("a", "b"):
+        pod = build.gpu_pod(name, compute=60)
+        placement.facts(pod)
+        placement.bind(pod)
+    notes = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
+    placement.facts(*(build.gpu_pod(name, compute=60, annotations=notes) for name in ("c", "d")))
     look(placement)
     assert set(patches(placement, TaintNode)) == {TaintNode(node="n", key=TAINT_NO_ROOM, present=True)}
 
