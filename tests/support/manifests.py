@@ -30,6 +30,13 @@ def load(*names: str) -> list[dict[str, Any]]:
     return [document for file in chosen for document in yaml.safe_load_all(file.read_text()) if document]
 
 
+def removal() -> list[str]:
+    """The commands of docs/install.md that remove them."""
+    page = (FOLDER.parent / "docs" / "install.md").read_text()
+    part = page[page.index("\n## Without Helm\n") : page.index("\n## Values\n")]
+    return part.split("```")[1].strip().splitlines()
+
+
 def plural(kind: str) -> str:
     lower = kind.lower()
     if lower.endswith("y"):

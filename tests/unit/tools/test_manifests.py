@@ -14,6 +14,7 @@ import yaml
 from services.operator import authority, schedulers
 from services.operator.config import Config
 from shared.model import names
+from tests.support.manifests import removal
 from tools.manifests import K8S, template
 
 _POLICY = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
@@ -266,7 +267,7 @@ def test_the_database_of_metrics_has_a_folder_for_what_it_sorts() -> None:
 
 def test_what_is_deleted_without_helm_is_all_but_the_namespace_and_recorded_usage() -> None:
     """The job that removes the rest needs the namespace, and with that would go the volumes."""
-    delete, apply, wait, logs, remove = _without_helm()
+    delete, apply, wait, logs, remove = removal()
     assert delete == f"kubectl delete --filename k8s/ --selector '!{KEEP}'"
     there = [d for file in K8S.glob("*.yaml") for d in yaml.safe_load_all(file.read_text()) if d]
     kept = {(d["kind"], d["metadata"]["name"]) for d in there if KEEP in d["metadata"].get("labels", {})}
@@ -351,13 +352,6 @@ def test_the_policy_separates_accounts_as_the_operator_does() -> None:
     assert separator[0] == "split"
     assert [name for name in text.split(separator[1]) if name] == schedulers.accounts(LISTED)
     assert schedulers.accounts(LISTED) == ["a", "system:kube-scheduler", "b", "c", "d", "e"]
-
-
-def _without_helm() -> list[str]:
-    """The commands that remove plain manifests."""
-    page = (K8S.parent / "docs" / "install.md").read_text()
-    part = page[page.index("\n## Without Helm\n") : page.index("\n## Values\n")]
-    return part.split("```")[1].strip().splitlines()
 
 
 def _uninstall() -> list[Any]:
