@@ -67,6 +67,8 @@ class GangState(msgspec.Struct, kw_only=True):
     """The same by pod."""
     source: Gang | None = None
     """The object that gives its size."""
+    figures_by: Gang | None = None
+    """The same when its figures were set last."""
     part: str | None = None
     """The part of that object that it is; None: it is all of it."""
     part_of: dict[str, str] = {}
@@ -310,8 +312,9 @@ class Gangs:
         gang.known.add(state.uid)
         gang.run_of[state.uid] = self._run(state)
         gang.part_of[state.uid] = ref.part
-        _note_said(gang, state.uid, None if state.ended else ref)
-        _set_figures(gang, gang.said or ({} if gang.minimum else {ref: 1}))
+        changed = _note_said(gang, state.uid, None if state.ended else ref)
+        if changed or not gang.minimum or gang.source is not gang.figures_by:
+            _set_figures(gang, gang.said or ({} if gang.minimum else {ref: 1}))
         if any(leaf.name == ref.part for leaf in gang.tree.leaves()):
             gang.leaf_of[state.uid] = ref.part
         self._enter(state, gang, able=able)
@@ -489,8 +492,8 @@ class Gangs:
         gang.kept.pop(uid, None)
         self._take_out(uid, gang)
         gang.part_of.pop(uid, None)
-        _note_said(gang, uid, None)
-        _set_figures(gang, gang.said)
+        if _note_said(gang, uid, None):
+            _set_figures(gang, gang.said)
         self._look(gang, now)
 
     def _take_out(self, uid: str, gang: GangState) -> None:
@@ -551,20 +554,22 @@ def _add(counters: dict[str, Counter[str]], of: str, what: str, change: int) -> 
         del counters[of]
 
 
-def _note_said(gang: GangState, uid: str, ref: GangRef | None) -> None:
-    """What this pod has annotated now; None: it does not count."""
+def _note_said(gang: GangState, uid: str, ref: GangRef | None) -> bool:
+    """What this pod has annotated now; None: it does not count. Returns whether that may change a figure."""
     now = None if ref is None else msgspec.structs.replace(ref, part="", instance="")
     old = gang.said_of.pop(uid, None)
     if now is not None:
         gang.said_of[uid] = now if old != now or old is None else old
     if now == old:
-        return
+        return False
+    before = len(gang.said)
     if old is not None:
         gang.said[old] -= 1
         if not gang.said[old]:
             del gang.said[old]
     if now is not None:
         gang.said[now] += 1
+    return before != 1 or len(gang.said) != 1 or old is not None
 
 
 def _given(source: Gang | None, part: str | None, group_size: int) -> Gang | None:
@@ -589,6 +594,7 @@ def _set_figures(gang: GangState, said: Mapping[GangRef, int]) -> None:
     """The gang's figures by the annotations of so many pods each. Where all have ended, they stay as they were."""
     if not said:
         return
+    gang.figures_by = gang.source
     found = _given(gang.source, gang.part, max(ref.group_size for ref in said))
     given = found or Gang()
     gang.minimum = max(_minimum(ref, found) for ref in said)

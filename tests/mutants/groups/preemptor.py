@@ -334,7 +334,7 @@ MUTANTS = [
         name="kept-for-a-member-that-is-gone",
         what="the place of a member that is gone stays kept, and its gang gets no other plan",
         file="shared/book/gangs.py",
-        old="            gang.kept.pop(uid, None)\n",
+        old="        gang.kept.pop(uid, None)\n",
         new="",
         tests=(
             "tests/unit/services/placement/preemption/test_reservations.py"

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _GANGS = "tests/unit/services/placement/scheduling/gangs/test_gangs.py::"
+_MEMBERS = "tests/unit/shared/book/test_gangs.py::"
 _SUBGROUPS = "tests/unit/services/placement/scheduling/gangs/test_gangs_subgroups.py::"
 _QUEUES = "tests/unit/services/placement/scheduling/fair/test_fair.py::"
 _PLANS = "tests/unit/services/placement/preemption/test_reservations.py::"
@@ -66,6 +67,41 @@ MUTANTS = [
         old="            if allowed_s and gang.incomplete_since is not None and now - gang.incomplete_since >= allowed_s:\n",
         new="            if gang.incomplete_since is not None:\n",
         tests=("tests/unit/services/preemptor/test_incomplete_gangs.py",),
+    ),
+    Mutant(
+        name="finished-pods-of-an-earlier-run-count",
+        what="members that ended well count for a later run under the same name",
+        file="shared/book/gangs.py",
+        old="        done = gang.done_in(present)\n",
+        new="        done = gang.counted('done')\n",
+        tests=(_MEMBERS + "test_finished_pods_of_an_earlier_run_do_not_count_for_a_later_one",),
+    ),
+    Mutant(
+        name="ended-pods-set-the-minimum",
+        what="pods that have ended have a say in the figures of their gang",
+        file="shared/book/gangs.py",
+        old="None if state.ended else ref)",
+        new="ref)",
+        tests=(_MEMBERS + "test_members_that_have_ended_or_are_gone_have_no_say_in_the_figures",),
+    ),
+    Mutant(
+        name="a-part-of-a-gang-taints-nodes",
+        what="a node that has room for some pods of a gang is tainted for autoscalers at once",
+        file="services/placement/autoscaling/signals.py",
+        old="        if gang is None or gang.need < 2:\n",
+        new="        if True:\n",
+        tests=(
+            "tests/unit/services/placement/autoscaling/test_signals.py::"
+            "test_a_node_that_has_room_for_a_part_of_a_gang_is_not_tainted_before_nodes_for_the_rest_can_have_come",
+        ),
+    ),
+    Mutant(
+        name="the-way-up-passes-the-request",
+        what="a slice that follows its use asks for more than its pod requests before it has what it requests",
+        file="shared/model/autoscale.py",
+        old="    return requested if granted < requested < wanted else wanted\n",
+        new="    return wanted\n",
+        tests=("tests/unit/shared/model/test_autoscale.py::test_on_its_way_up_an_amount_stops_at_the_request",),
     ),
     Mutant(
         name="workers-stand-for-their-head",
@@ -305,8 +341,8 @@ MUTANTS = [
         name="group-is-scheduled-before-it-is-bound",
         what="a PodGroup is reported as scheduled by its places, before its pods are bound",
         file="services/placement/explain/pod_groups.py",
-        old="    if gang.whole:\n",
-        new="    if gang.satisfied:\n",
+        old="    if group.metadata.uid in gang.whole_runs:",
+        new="    if gang.satisfied:",
         tests=(_POD_GROUPS + "test_a_group_whose_minimum_is_bound_is_scheduled_and_not_before",),
     ),
     Mutant(
