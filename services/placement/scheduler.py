@@ -321,13 +321,10 @@ class Scheduler:
             self._expire(group)
             self._gang_waits(gang, group, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
-        tried = place_gang(
-            gang, by_size(able), self._engine, grants, transaction=transaction, within=self._fair.rows_within
-        )
-        gang.quota_reason = self._fair.exceeded([one.state for one in tried.placed])
-        if gang.quota_reason is not None:
-            transaction.roll_back()
-            tried = Tried([], misfit=Misfit(fitted=0, uid=uid))
+        tried = self._place_gang(gang, able, grants, transaction, bounded=True)
+        if tried.misfit is not None and any(self._fair.rows_within(one, need) is not None for one in able):
+            # Anywhere: what speaks against that is the reason.
+            tried = self._place_gang(gang, able, grants, transaction, bounded=False)
         self.decide_us.append((self._stopwatch() - began) * 1e6 / need)
         for state in able if tried.misfit is not None else [one.state for one in tried.placed]:
             self._engine.meet(state, placed=tried.misfit is None)
@@ -348,6 +345,18 @@ class Scheduler:
                 self._queue.remove(member)
                 self.late_claims.placed(member)
         return tried, []
+
+    def _place_gang(
+        self, gang: GangState, able: list[PodState], grants: Grants, transaction: Transaction, *, bounded: bool
+    ) -> Tried:
+        """`bounded`: only on GPUs on which all members are within their queue's limits."""
+        within = self._fair.rows_within if bounded else None
+        tried = place_gang(gang, by_size(able), self._engine, grants, transaction=transaction, within=within)
+        gang.quota_reason = self._fair.exceeded([one.state for one in tried.placed])
+        if gang.quota_reason is None:
+            return tried
+        transaction.roll_back()
+        return Tried([], misfit=Misfit(fitted=0, uid=able[0].uid))
 
     def _expire(self, group: Sequence[str]) -> None:
         for member in group:
