@@ -23,6 +23,7 @@ pytestmark = pytest.mark.cluster
 
 
 def pem(days: float) -> str:
+    """A certificate of ninety days that is valid for so many more; one of more days is new."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kerf-admission")])
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     made = (
@@ -31,7 +32,7 @@ def pem(days: float) -> str:
         .issuer_name(name)
         .public_key(key.public_key())
         .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
+        .not_valid_before(now - timedelta(days=max(1, 90 - days)))
         .not_valid_after(now + timedelta(days=days, hours=1))
         .sign(key, hashes.SHA256())
     )
