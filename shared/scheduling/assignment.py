@@ -50,17 +50,10 @@ def assign(pod: PodState, node: NodeState, order: GpuOrder | None = None) -> Ass
     wanted = accepted(request, node.inventory) if has_gpu_constraints(request) else None
     chooser = Chooser(pod, request, node, node.inventory, wanted=wanted, order=order)
     asks = sorted(request.asks.items(), key=lambda item: item[1].hardness, reverse=True)
-    in_place = len(asks) == 1 and all(room.mig is None for room in node.gpus)  # nothing is taken, so no copies
-    rooms = node.gpus if in_place else [room.copy() for room in node.gpus]
-    result: Assignment = {}
-    for name, ask in asks:
-        chosen = chooser.first(name, ask, rooms)
-        if chosen is None:
-            if not result:
-                return None
-            untouched = [room.copy() for room in node.gpus]
-            if chooser.first(name, ask, untouched) is None:
-                return None  # no other choice for those before it helps
-            return chooser.search(asks, untouched, iter(range(STEPS_MOST)))
-        result[name] = chooser.give(name, ask, chosen, taken=not in_place)
-    return result
+    if len(asks) == 1 and all(room.mig is None for room in node.gpus):  # nothing is taken, so no copies
+        ((name, ask),) = asks
+        chosen = chooser.first(name, ask, node.gpus)
+        return None if chosen is None else {name: chooser.give(name, ask, chosen)}
+    if len(asks) > 1 and any(chooser.first(name, ask, node.gpus) is None for name, ask in asks):
+        return None  # no choice for the others helps
+    return chooser.search(asks, node.gpus, iter(range(len(asks) + STEPS_MOST)))

@@ -64,15 +64,12 @@ class Chooser:
         # A card beside the GPUs is a preference, and among those GPUs there may be none of the required topology.
         return chosen or _choose(ask, fitting, rooms, self._pod, self._node, order=self._order)
 
-    def give(self, name: str, ask: GpuAsk, chosen: list[GpuRoom], *, taken: bool) -> list[GpuShare]:
-        """The container's shares of these GPUs. `taken`: they are taken there."""
+    def give(self, name: str, ask: GpuAsk, chosen: list[GpuRoom]) -> list[GpuShare]:
+        """The container's shares of these GPUs."""
         shares = []
         for room in chosen:
             served = instance_ask(self._pod, name, ask, room) if self._pod.adaptive else ask
             shares.append(_share(ask, room, self._node.name, served))
-        if taken:
-            for room, share in zip(chosen, shares, strict=True):
-                room.take(share.memory_mib, share.compute_milli)
         return shares
 
     def search(
@@ -86,7 +83,10 @@ class Chooser:
             if next(steps, None) is None:
                 return None
             left = [room.copy() for room in rooms]
-            shares = self.give(name, ask, [left[place] for place in places], taken=True)
+            chosen = [left[place] for place in places]
+            shares = self.give(name, ask, chosen)
+            for room, share in zip(chosen, shares, strict=True):
+                room.take(share.memory_mib, share.compute_milli)
             others = self.search(rest, left, steps)
             if others is not None:
                 return {name: shares, **others}

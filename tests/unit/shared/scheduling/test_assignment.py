@@ -6,7 +6,7 @@ from itertools import product
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from shared.book.book import Book
@@ -59,7 +59,7 @@ def container(name: str, size: Size) -> Container:
 
 
 def with_free(free: list[Size]) -> Book:
-    """A node whose GPUs of 80 GiB have so much left."""
+    """A node with GPUs of 80 GiB that have so much left."""
     book = Book()
     book.apply_snapshot(build.put(build.node("n")))
     book.put_inventory(build.inventory("n", gpus=len(free), memory_mib=80 * 1024))
@@ -88,6 +88,8 @@ def pod_of(asked: list[Size]) -> Pod:
 SIZES = st.tuples(st.integers(1, 60), st.integers(1, 60))
 
 
+@example(free=[(41, 52), (45, 34)], asked=[(15, 34), (2, 26), (37, 21)])
+@example(free=[(40, 24), (49, 29)], asked=[(40, 4), (4, 21), (11, 9)])
 @given(free=st.lists(SIZES, min_size=1, max_size=3), asked=st.lists(SIZES, min_size=1, max_size=3))
 def test_containers_that_fit_in_some_way_get_their_gpus(free: list[Size], asked: list[Size]) -> None:
     book = with_free(free)
