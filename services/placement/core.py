@@ -348,8 +348,7 @@ class Core:
         for change in changes:
             match change.kind:
                 case "pending":
-                    if (state := self.book.pods.get(change.name)) is not None:  # a snapshot may end it in the same step
-                        self._pending(state, now)
+                    self._pending(self.book.pods[change.name], now)
                 case "void":
                     hold = self.holds.pop(change.name, None)
                     if hold is not None:

@@ -16,12 +16,12 @@ from services.placement.scheduling.gangs.domains import may_fit
 from services.placement.scheduling.gangs.messages import shared_claim
 from services.placement.scheduling.gangs.placing import Misfit, Placed, Tried, by_size, place_gang
 from services.placement.scheduling.grants import Grants, TrialGrants
-from services.placement.scheduling.late_claims import LateClaims
+from services.placement.scheduling.late_claims import Kept, LateClaims
 from services.placement.scheduling.queue import Queue
 from services.placement.scheduling.unplaced import Unplaced
 from services.placement.scheduling.unsupported_fields import refusal
 from services.placement.stats import Stats
-from shared.book.arrays import Bools
+from shared.book.arrays import Bools, both
 from shared.book.book import Book
 from shared.book.gangs import Gangs, GangState
 from shared.book.states import PodState
@@ -36,7 +36,7 @@ _CLAIMS_PAUSE_S = 0.2
 """A node's volumes are bound within milliseconds. The pause keeps a burst of other changes from retrying the pod each
 time."""
 _OVERDUE_PAUSE_S = 60.0
-"""For how long a pod whose volumes were not made in time lets others have its place."""
+"""For how long others may have the place of a pod after its volumes were not made in time."""
 
 
 class Scheduler:
@@ -183,17 +183,12 @@ class Scheduler:
         self._unplaced.changed = True
         self._fair.look_around()
         self._full.clear()
-        rooms: dict[tuple[str, ...], dict[object, bool]] = {}
-
-        def helped(uid: str) -> bool:
-            self._backfill.show_to(uid)
-            return self._helped(uid, rooms.setdefault(self._backfill.shown, {}))
-
-        self._queue.wake(helped, in_order=bool(self._backfill.kept))
+        self._is_beside_changed = False
+        self._queue.wake(self._helper(), in_order=bool(self._backfill.kept))
         self._backfill.show_all()
 
     def tick(self, now: float) -> None:
-        """Gives places back whose pods' volumes were not made in time."""
+        """Gives back the places of pods for which the volumes were not made in time."""
         for uid in self.late_claims.tick(now):
             self._queue.pause_for(uid, now, _OVERDUE_PAUSE_S)
 
@@ -207,16 +202,25 @@ class Scheduler:
         if not self._is_beside_changed:
             return
         self._is_beside_changed = False
-        room: dict[object, bool] = {}
+        helped = self._helper()
         for uid in list(self._awaiting):
             if not self._queue.is_unschedulable(uid):
                 del self._awaiting[uid]
-                continue
-            with self._backfill.shown_to(uid):
-                helped = self._helped(uid, room if not self._backfill.shown else {})
-            if helped:
+            elif helped(uid):
                 del self._awaiting[uid]
                 self._queue.mark_schedulable(uid)
+        self._backfill.show_all()
+
+    def _helper(self) -> Callable[[str], bool]:
+        """Returns whether there may be room for a pod now, by its uid, beside what is reserved. It shows what is
+        reserved for others."""
+        rooms: dict[tuple[str, ...], dict[object, bool]] = {}
+
+        def helped(uid: str) -> bool:
+            self._backfill.show_to(uid)
+            return self._helped(uid, rooms.setdefault(self._backfill.shown, {}))
+
+        return helped
 
     def _helped(self, uid: str, room: dict[object, bool]) -> bool:
         """`room`: by shape, whether there is room, as far as shapes were examined, beside what is reserved."""
@@ -233,8 +237,7 @@ class Scheduler:
                     remote and self._remote.decide(state) is not None
                 )
             helped = room[key] and not self._gangs.unknown_source(state)
-        group = () if gang is None else self._queue.group_with(uid)
-        return helped and self._requests.quota_exceeded(uid, group) is None
+        return helped and self._requests.quota_exceeded(uid, self._queue.group_with) is None
 
     def waited_ms(self, uid: str, now: float) -> int:
         return round((now - self.first_seen.get(uid, now)) * 1000)
@@ -258,9 +261,9 @@ class Scheduler:
 
     def attempt(self, state: PodState, now: float) -> tuple[Place | None, list[m.Command]]:
         """Tries one pod. With a place it leaves the queue; without one, its equivalence group waits for a change."""
-        kept = self.late_claims.give_up(state.uid)
+        kept = self.late_claims.take_off(state.uid)
         if self._engine.key_of(state) in self._full or self._fair.quota_exceeded((state,)) is not None:
-            self.late_claims.expire(state.uid)
+            self.late_claims.lost(kept)
             self._no_place(state, now, alone=False)
             return None, []
         self._backfill.show_to(state.uid)
@@ -277,26 +280,24 @@ class Scheduler:
         self.decide_us.append((self._stopwatch() - began) * 1e6)
         self._engine.meet(state, placed=place is not None)
         if place is None:
-            self.late_claims.expire(state.uid)
+            self.late_claims.lost(kept)
             self._no_place(state, now, alone=not self._engine.is_plain(state))
             return None, []
         late = self.late_claims.order([(state.uid, place.node)], now)
         if late is not None:
             # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
-            self.late_claims.keep(state, place.node, TrialGrants.grant(state, place), now)
+            self.late_claims.keep(state, place.node, TrialGrants.grant(state, place), now, kept)
             self._queue.add(state, self._group_key(state), plain=False)
             self._queue.mark_unschedulable(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
             return None, late
         self._queue.remove(state.uid)
-        self.late_claims.placed(state.uid)
         return place, []
 
-    def _decide_at(self, state: PodState, kept: str, within: Bools | None) -> Place | None:
+    def _decide_at(self, state: PodState, kept: Kept | None, within: Bools | None) -> Place | None:
         """The pod's place at the node where one was kept for it, if it still fits there."""
-        if not kept or kept not in self._book.nodes:
+        if kept is None or kept.node not in self._book.nodes:
             return None
-        there = self._engine.only(kept)
-        return self._engine.decide(state, there if within is None else there & within)
+        return self._engine.decide(state, both(self._engine.only(kept.node), within))
 
     def attempt_gang(
         self, gang: GangState, uid: str, now: float, grants: Grants, transaction: Transaction
@@ -312,13 +313,12 @@ class Scheduler:
         if not need:
             self._queue.pause(uid, now)  # another member is paused, for its Binding was refused
             return Tried([]), []
-        for member in group:
-            self.late_claims.give_up(member)
+        kept = {member: self.late_claims.take_off(member) for member in group}
         began = self._stopwatch()
         self._backfill.show_to(uid)
         gang.problem = shared_claim(able)
         if gang.problem or self._fair.quota_exceeded(able, need) is not None:
-            self._expire(group)
+            self.late_claims.lost(*kept.values())
             self._gang_waits(gang, group, now, Misfit(fitted=0, uid=""))
             return Tried([]), []
         tried = self._place_gang(gang, able, grants, transaction, bounded=True)
@@ -329,21 +329,21 @@ class Scheduler:
         for state in able if tried.misfit is not None else [one.state for one in tried.placed]:
             self._engine.meet(state, placed=tried.misfit is None)
         if tried.misfit is not None:
-            self._expire(group)
+            self.late_claims.lost(*kept.values())
             self._gang_waits(gang, group, now, tried.misfit)
             return tried, []
         late = self.late_claims.order([(one.state.uid, one.place.node) for one in tried.placed], now)
         if late is not None:
             transaction.roll_back()
             for one in tried.placed:
-                self.late_claims.keep(one.state, one.place.node, TrialGrants.grant(one.state, one.place), now)
+                grant = TrialGrants.grant(one.state, one.place)
+                self.late_claims.keep(one.state, one.place.node, grant, now, kept[one.state.uid])
             self._queue.pause_for(uid, now, _CLAIMS_PAUSE_S)
             return Tried([]), late
         chosen = {one.state.uid for one in tried.placed}
         for member in group:
             if member in chosen:
                 self._queue.remove(member)
-                self.late_claims.placed(member)
         return tried, []
 
     def _place_gang(
@@ -357,10 +357,6 @@ class Scheduler:
             return tried
         transaction.roll_back()
         return Tried([], misfit=Misfit(fitted=0, uid=able[0].uid))
-
-    def _expire(self, group: Sequence[str]) -> None:
-        for member in group:
-            self.late_claims.expire(member)
 
     def gang_refused(self, gang: GangState, placed: list[Placed], why: Reason, now: float) -> None:
         """Queues the members again: they got places that cannot be committed."""

@@ -27,6 +27,13 @@ NOT_MIG = -1
 _MAX_CHANGES = 65536
 
 
+def both(one: Bools | None, other: Bools | None) -> Bools | None:
+    """The rows that are in both; None: all rows."""
+    if one is None or other is None:
+        return other if one is None else one
+    return one & other
+
+
 class Arrays:
     """Free amounts can be negative: a node may be overcommitted after another scheduler bound pods to it."""
 

@@ -33,7 +33,7 @@ class Change(msgspec.Struct, frozen=True):
     """What a fact meant. pending: the pod may be placed (or no longer: see `PodState.wants_place`). void: its hold
     ended unbound. bound: it was seen bound. amended: the annotated amounts of its grant changed, or cannot change any
     more as it was booked. ended: it is gone or terminal. beside: a bound pod has other labels or begins to end, which
-    counts for pods that want to be near it or away from it. node, other: see `name`."""
+    counts for the affinity and the spread of others. node, other: see `name`."""
 
     kind: Literal["pending", "void", "bound", "amended", "ended", "beside", "node", "other"]
     name: str
@@ -74,7 +74,8 @@ class Book(Ledger):
         for obj in known:
             if _identity(obj) not in seen:
                 changes += self.apply(Gone(object=obj, certain=False))
-        return changes
+        # A claim of the snapshot may have changed a pod that is gone by the same snapshot.
+        return [change for change in changes if change.kind != "pending" or change.name in self.pods]
 
     def _put(self, obj: Object) -> list[Change]:
         if isinstance(obj, Pod):

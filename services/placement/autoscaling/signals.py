@@ -76,7 +76,7 @@ class Signals:
                 continue
             if head in planned or self._gangs.unknown_source(self._book.pods[head]):
                 continue
-            if self._requests.quota_exceeded(head, self._queue.group_with(head)) is not None:
+            if self._requests.quota_exceeded(head, self._queue.group_with) is not None:
                 continue
             members = (head,) if gang is None else tuple(member[3] for member in group.members)
             yield from (self._book.pods[uid] for uid in members)

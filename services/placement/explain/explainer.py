@@ -55,7 +55,7 @@ class Explainer:
         backfill: Backfill | None = None,
         late_claims: LateClaims | None = None,
     ) -> None:
-        """`backfill`: what is reserved for the head of the queue; `late_claims`: for pods whose volumes are being made.
+        """`backfill`: what is reserved for the head of the queue; `late_claims`: for pods while their volumes are made.
         None: nothing."""
         self.book, self.engine, self.gangs, self.fair, self.queue = book, engine, gangs, fair, queue
         self._remote, self._backfill = remote or RemotePlaces(engine), backfill
@@ -296,11 +296,11 @@ class Explainer:
 
     def _candidates(self, state: PodState, limit: int) -> tuple[Candidate, ...]:
         """The best nodes now, as a decision would rank them, with each score's part."""
-        found = []
+        found, totals = [], self.engine.row(state).refresh()
         for node in islice(self.engine.nodes_for(state), max(0, limit)):
             points = self._scores(state, node.row)
             beside = sum(points.get(score.name, 0) for score in scores().cluster)
-            total = int(self.engine.row(state).refresh()[node.row]) + beside
+            total = int(totals[node.row]) + beside
             terms = self.engine.policy_of(state).words(state, node.row)
             found.append(Candidate(node=node.name, total=total, scores=points, terms=terms))
         return tuple(found)

@@ -31,8 +31,8 @@ from shared.scheduling.transaction import Transaction
 
 ATTEMPTS_PER_TURN = 64
 COST_BESIDE = 8
-"""An attempt of a pod whose fit depends on the pods of all nodes costs as much as so many others, or more: a turn of
-nothing else must not outlast the lease of the leader."""
+"""An attempt of a pod that depends on the pods of all nodes costs as much as so many others, or more: a turn of nothing
+else must not outlast the lease of the leader."""
 
 
 class Committer:
@@ -113,7 +113,7 @@ class Committer:
         gang, transaction = self._gangs.of(places[0][0]), Transaction(self._book)
         for uid, node in places:
             release(uid)
-            self._scheduler.late_claims.give_up(uid)
+            self._scheduler.late_claims.take_off(uid)
             state = self._book.pods[uid]
             place = self._engine.decide(state, self._engine.only(node))
             if place is None:

@@ -23,11 +23,12 @@ KEPT_S = 600.0
 """For how long a pod's place is kept, as by kube-scheduler. Then others may have it before the pod is tried again."""
 
 
-class _Kept(msgspec.Struct):
+class Kept(msgspec.Struct, frozen=True):
+    """A place that is kept at a node, for a pod with volumes that are being made there."""
+
     node: str
     since: float
-    placeholder: PodState | None = None
-    """On the book, except while the pod is tried."""
+    placeholder: PodState
 
 
 class LateClaims:
@@ -36,8 +37,8 @@ class LateClaims:
         self._book, self._changed = book, changed
         self._asked: dict[str, tuple[tuple[SelectNode, ...], float]] = {}
         """By uid of pods: what was ordered last, and when."""
-        self._kept: dict[str, _Kept] = {}
-        """By uid: the places of pods whose volumes are being made."""
+        self._kept: dict[str, Kept] = {}
+        """By uid of pods."""
 
     def of(self, state: PodState, node: str) -> tuple[SelectNode, ...]:
         """Claims of the pod that bind late and need the node before the pod can be bound."""
@@ -84,56 +85,42 @@ class LateClaims:
                 self._asked[uid] = (claims, now)
         return [m.SendPatches(tuple(lost))] if lost else []
 
-    def keep(self, state: PodState, node: str, grant: Grant | None, now: float) -> None:
-        """Keeps this place for a pod while its volumes are made there."""
-        known = self._kept.get(state.uid)
-        kept = known if known is not None and known.node == node else _Kept(node, now)
-        self._kept[state.uid] = kept
-        kept.placeholder = state.placeholder(f"late/{state.uid}")
+    def keep(self, state: PodState, node: str, grant: Grant | None, now: float, before: Kept | None) -> None:
+        """Keeps this place for a pod while its volumes are made there. `before`: the place that was kept so far."""
+        since = now if before is None or before.node != node else before.since
+        placeholder = state.placeholder(f"late/{state.uid}")
         named = None if grant is None else msgspec.structs.replace(grant, grant_id=f"late/{state.uid}")
-        self._book.reserve(kept.placeholder, node, named)
+        self._book.reserve(placeholder, node, named)
+        self._kept[state.uid] = Kept(node, since, placeholder)
 
-    def give_up(self, uid: str) -> str:
-        """Takes the pod's placeholder off the book, because the pod is tried now. Returns the node where its place was
-        kept; empty if none was."""
-        kept = self._kept.get(uid)
-        if kept is None:
-            return ""
-        self._take_off(kept)
-        return kept.node
+    def take_off(self, uid: str) -> Kept | None:
+        """Takes the pod's place off the book, because the pod is tried now. Returns the place; None: there was none.
+        Then the pod has a place, or one is kept for it again, or it is `lost`."""
+        kept = self._kept.pop(uid, None)
+        if kept is not None:
+            self._book.unreserve(kept.placeholder)
+        return kept
 
-    def placed(self, uid: str) -> None:
-        """The pod has its place now."""
-        self._kept.pop(uid, None)
+    def lost(self, *kept: Kept | None) -> None:
+        """Others may fit at these places now."""
+        if any(kept):
+            self._changed()
 
     def node_of(self, uid: str) -> str:
         """The node where a place is kept for the pod; empty if none is."""
-        kept = self._kept.get(uid)
-        return "" if kept is None or kept.placeholder is None else kept.node
-
-    def _take_off(self, kept: _Kept) -> None:
-        if kept.placeholder is not None:
-            self._book.unreserve(kept.placeholder)
-            kept.placeholder = None
+        return self._kept[uid].node if uid in self._kept else ""
 
     def forget(self, uid: str) -> None:
         """The pod is bound or gone, or needs no place: none is kept for it."""
         self._asked.pop(uid, None)
-        self.expire(uid)
-
-    def expire(self, uid: str) -> None:
-        """Keeps no place for the pod any more, and others may fit there."""
-        kept = self._kept.pop(uid, None)
-        if kept is not None:
-            self._take_off(kept)
-            self._changed()
+        self.lost(self.take_off(uid))
 
     def tick(self, now: float) -> list[str]:
         """Gives back what was kept for too long: what makes the volume may never do so, or the pod is tried no more.
         Returns the uids of these pods."""
         overdue = [uid for uid, kept in self._kept.items() if now - kept.since >= KEPT_S]
         for uid in overdue:
-            self.expire(uid)
+            self.lost(self.take_off(uid))
         return overdue
 
     def _is_unbound(self, order: SelectNode) -> bool:

@@ -301,8 +301,7 @@ class Backfill:
             and not self._gangs.unknown_source(state)
             and (gang is None or (gang.gathered and not gang.satisfied and self._first(state.uid) == state.uid))
             and not any(uid in planned for uid in members)
-            and self._requests.quota_exceeded(state.uid, () if gang is None else self._queue.group_with(state.uid))
-            is None
+            and self._requests.quota_exceeded(state.uid, self._queue.group_with) is None
         )
 
     def _first(self, uid: str) -> str:

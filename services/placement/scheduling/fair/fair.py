@@ -134,8 +134,8 @@ class Fair(Queues):
         )
 
     def rows_within(self, state: PodState, members: int = 1) -> Bools | None:
-        """Nodes whose GPUs are large enough for the pod's share of one to stay within its limits, where so many such
-        pods are to; None: all nodes."""
+        """Nodes with GPUs that are large enough for the pod's share of one to stay within its limits, where so many
+        such pods are to; None: all nodes."""
         if self.usage is None or state.request is None or len(state.request.asks) != 1:
             return None
         (ask,) = state.request.asks.values()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from services.placement.scheduling.fair.fair import Fair
 from shared.book.book import Book
@@ -22,9 +22,10 @@ class GroupRequests:
             return self._fair.least((self._book.pods[uid],), 1)
         return self._fair.least([self._book.pods[u] for u in gang.waiting], gang.need)
 
-    def quota_exceeded(self, uid: str, group: Sequence[str]) -> Reason | None:
-        """Why the queue's quota keeps this pod's group waiting; None if it does not. `group`: the group's pods."""
+    def quota_exceeded(self, uid: str, group_with: Callable[[str], Sequence[str]]) -> Reason | None:
+        """Why the queue's quota keeps this pod's group waiting; None if it does not. `group_with`: the pods of a pod's
+        group. It is called for gangs alone: the pods of one shape may be thousands."""
         gang = self._gangs.of(uid)
         if gang is None:
             return self._fair.quota_exceeded((self._book.pods[uid],))
-        return self._fair.quota_exceeded([self._book.pods[u] for u in group], gang.need)
+        return self._fair.quota_exceeded([self._book.pods[u] for u in group_with(uid)], gang.need)

@@ -25,7 +25,7 @@ from services.placement.scheduling.gangs.domains import (
     shapes_of,
 )
 from services.placement.scheduling.grants import Grants
-from shared.book.arrays import Bools
+from shared.book.arrays import Bools, both
 from shared.book.gangs import GangState
 from shared.book.states import PodState
 from shared.book.subgroups import covers
@@ -191,8 +191,7 @@ class _Attempt:
         """A place on a GPU that leaves the other members their part of the queue's limit, else on any within it."""
         for count in (members, 1) if members > 1 else (1,):
             within = self._within(state, count)
-            both = rows if within is None else within if rows is None else rows & within
-            place = self._engine.decide(state, both)
+            place = self._engine.decide(state, both(rows, within))
             if place is not None or within is None:
                 return place
         return None
