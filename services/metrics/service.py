@@ -364,7 +364,7 @@ class MetricsService(Service):
                 self.core.queues_answered(decode(queues, QueuesAnswer).queues)
                 self._ctx.health.set("placement", ok=True)
             except (BusError, ContractError) as error:
-                # The earlier figures stay for a minute; kerf_status_age_seconds says how old they are.
+                # The earlier figures stay for a minute; kerf_status_age_seconds is how old they are.
                 self._ctx.health.set("placement", ok=True, detail=f"placement does not answer: {error}")
 
     async def _looks_for_missed_ends(self) -> None:

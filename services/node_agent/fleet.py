@@ -43,8 +43,7 @@ class Fleet:
     def boot(self, node: str, now: float) -> list[m.Command]:
         """The first commands of a node. Raises KeyError if there is no such node."""
         agent, machine = self._agents[node], self._machines[node]
-        out = agent.handle(m.InventorySeen(machine.inventory), now)
-        return out + self._serve(agent, machine, out, now)
+        return self._handle(agent, machine, m.InventorySeen(machine.inventory), now)
 
     def handle(self, node: str, event: m.Input, now: float) -> list[m.Command]:
         """The commands of the node's agent, including those that follow because containers start and end."""
@@ -68,8 +67,7 @@ class Fleet:
             ended: m.Input = m.ContainerEnded(uid, container)
             if lease_now is not None and self._is_serving(agent, lease_now):
                 ended = m.ServerEnded(uid, container, lease_now.grant_id)
-            following = agent.handle(ended, now)
-            out += following + self._serve(agent, machine, following, now)
+            out += self._handle(agent, machine, ended, now)
         return out
 
     def _start_and_stop(self, agent: Agent, machine: Machine, event: m.Input, now: float) -> list[m.Command]:
@@ -104,6 +102,12 @@ class Fleet:
         return known is not None and known.is_client and known.releasing
 
     @staticmethod
+    def _handle(agent: Agent, machine: Machine, event: m.Input, now: float) -> list[m.Command]:
+        """The agent's commands, and those that follow from what they order of servers."""
+        out = agent.handle(event, now)
+        return out + Fleet._serve(agent, machine, out, now)
+
+    @staticmethod
     def _serve(agent: Agent, machine: Machine, orders: list[m.Command], now: float) -> list[m.Command]:
         """Servers for other nodes start as soon as they have their share, and end when they have to."""
         out: list[m.Command] = []
@@ -114,8 +118,7 @@ class Fleet:
                     out += agent.handle(m.ServerStarted(order.uid, order.container, order.grant_id), now)
                 case m.FindServer():  # of the process before, with which its machine has ended
                     found = m.ServerFound(order.uid, order.container, order.grant_id, runs=False)
-                    following = agent.handle(found, now)
-                    out += following + Fleet._serve(agent, machine, following, now)
+                    out += Fleet._handle(agent, machine, found, now)
                 case m.EndServer():
                     machine.stop(order.uid, order.container, now)
         return out

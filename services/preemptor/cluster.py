@@ -66,8 +66,8 @@ class Cluster:
         """Counts these members of gangs as gone, and no others, as placement does with the victims of its plans:
         several plans together take no gang below its minimum."""
         changed, self.gangs.going = uids ^ self.gangs.going, uids
-        for state in [self.book.pods[uid] for uid in changed if uid in self.book.pods]:
-            self.gangs.see(state, now, able=not state.refusal)
+        for uid in sorted(changed & self.book.pods.keys()):
+            self._see(uid, now)
 
     def _trust_agent(self, name: str) -> None:
         """Whether an agent may get something is placement's to judge. A node that comes back has the inventory that it

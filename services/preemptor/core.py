@@ -74,7 +74,7 @@ class Core:
         self._now = 0.0
         self._leads = True
         """Whether this instance led at the last tick. One that does not requests no eviction: nothing about it would be
-    persisted, and the next leader goes on with its plans."""
+        persisted, and the next leader goes on with its plans."""
         self.ready = False
         """All nodes have been examined once. No pod is preempted before that."""
         self._listed = False

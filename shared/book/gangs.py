@@ -557,17 +557,17 @@ def _add(counters: dict[str, Counter[str]], of: str, what: str, change: int) -> 
 def _note_said(gang: GangState, uid: str, ref: GangRef | None) -> bool:
     """What this pod has annotated now; None: it does not count. Returns whether that may change a figure."""
     now = None if ref is None else msgspec.structs.replace(ref, part="", instance="")
-    old = gang.said_of.pop(uid, None)
-    if now is not None:
-        gang.said_of[uid] = now if old != now or old is None else old
+    old = gang.said_of.get(uid)
     if now == old:
         return False
     before = len(gang.said)
     if old is not None:
+        del gang.said_of[uid]
         gang.said[old] -= 1
         if not gang.said[old]:
             del gang.said[old]
     if now is not None:
+        gang.said_of[uid] = now
         gang.said[now] += 1
     return before != 1 or len(gang.said) != 1 or old is not None
 

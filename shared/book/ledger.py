@@ -50,7 +50,7 @@ class Ledger:
         """The pods on nodes by namespace, and then by uid: most terms that select pods are about one namespace."""
         self.exclusive: dict[str, dict[str, PodState]] = {}
         """Those of them with required anti-affinity, which keep others away, by the namespace in which they do; empty
-        for those whose terms name namespaces."""
+        for those with terms that name namespaces."""
         self.witness: Witness | None = None
         self._free_rows: list[int] = []
         self._stamp = 0

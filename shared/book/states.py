@@ -14,7 +14,7 @@ from shared.book.mig import MigRoom
 from shared.book.shares import GpuRoom
 from shared.formats import UNREADABLE
 from shared.model import names
-from shared.model.affinity import PodAffinity
+from shared.model.affinity import PodAffinity, TopologySpreadConstraint
 from shared.model.claims import ResourceClaim, claim_asks, claim_path
 from shared.model.gang import GangRef, read_gang
 from shared.model.gpu import Gpu, Inventory
@@ -130,10 +130,14 @@ class PodState(msgspec.Struct):
 
     @property
     def awaits_pods(self) -> bool:
-        """Whether a pod that comes to a node, or changes there, may be what it waits for: by required affinity, or by a
-        spread that must hold."""
-        spread = self.pod.spec.topology_spread_constraints
-        return self.attracted or any(c.when_unsatisfiable == "DoNotSchedule" for c in spread)
+        """Whether it may wait for a pod to come to a node, or to change there: by required affinity, or by a spread
+        that must hold."""
+        return self.attracted or bool(self.spread)
+
+    @property
+    def spread(self) -> list[TopologySpreadConstraint]:
+        """How it must be spread."""
+        return [c for c in self.pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
 
     @property
     def repels(self) -> bool:
@@ -143,12 +147,11 @@ class PodState(msgspec.Struct):
 
     @property
     def repels_in(self) -> str:
-        """The namespace whose pods it keeps away; empty if its terms name namespaces."""
+        """The namespace in which it keeps pods away; empty if its terms name namespaces."""
         affinity = self.pod.spec.affinity
         against = None if affinity is None else affinity.pod_anti_affinity
         terms = () if against is None else against.required_during_scheduling_ignored_during_execution
-        named = any(term.namespaces or term.namespace_selector is not None for term in terms)
-        return "" if named else self.pod.metadata.namespace
+        return "" if any(term.names_namespaces for term in terms) else self.pod.metadata.namespace
 
     @property
     def ended(self) -> bool:

@@ -45,6 +45,11 @@ class PodAffinityTerm(KubeObject, frozen=True):
     match_label_keys: tuple[str, ...] = ()
     mismatch_label_keys: tuple[str, ...] = ()
 
+    @property
+    def names_namespaces(self) -> bool:
+        """Whether it is about other namespaces than its pod's, perhaps."""
+        return bool(self.namespaces) or self.namespace_selector is not None
+
 
 class WeightedPodAffinityTerm(KubeObject, frozen=True):
     weight: int = 0

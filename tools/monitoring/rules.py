@@ -43,7 +43,7 @@ HEALTHY = {
     'kerf_operator_condition{instance="a",type="NatsReady"}': "1x300",
     'kerf_operator_condition{instance="a",type="NodesEnrolled"}': "0x300",
     'kerf_operator_condition{instance="b",type="NatsReady"}': "0x300",
-    # 30 days are left, and nothing says of how many.
+    # 30 days are left; of how many is not exported.
     'kerf_certificate_not_after_seconds{name="kerf-nats-tls"}': "2592000x300",
     # 9 days of 30, in which it is renewed; 15 of a CA's 1,825.
     'kerf_certificate_not_after_seconds{name="kerf-admission"}': "777600x300",

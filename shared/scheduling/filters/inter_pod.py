@@ -30,10 +30,7 @@ class InterPod(Filter):
     }
 
     def concerns(self, pod: PodState, book: Book) -> bool:
-        affinity = pod.pod.spec.affinity
-        if affinity and (_required(pod, "pod_affinity") or _required(pod, "pod_anti_affinity")):
-            return True
-        return bool(_repelled(pod, book))
+        return pod.attracted or pod.repels or bool(_repelled(pod, book))
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
         affinity = pod.pod.spec.affinity
@@ -113,7 +110,7 @@ def placed_matching(term: PodAffinityTerm, owner: Pod, book: Book) -> Iterator[P
 
 def _namespaces(term: PodAffinityTerm, owner: Pod, book: Book) -> list[str]:
     """The namespaces with placed pods that the term of `owner` is about."""
-    if not term.namespaces and term.namespace_selector is None:
+    if not term.names_namespaces:
         return [owner.metadata.namespace]
     return [namespace for namespace in book.placed if _is_about(term, namespace, owner, book)]
 
@@ -152,7 +149,7 @@ def term_matches(term: PodAffinityTerm, owner: Pod, candidate: Pod, book: Book) 
 
 def _is_about(term: PodAffinityTerm, namespace: str, owner: Pod, book: Book) -> bool:
     """Whether the term of `owner` is about pods of this namespace."""
-    if not term.namespaces and term.namespace_selector is None:
+    if not term.names_namespaces:
         return namespace == owner.metadata.namespace
     if namespace in term.namespaces:
         return True

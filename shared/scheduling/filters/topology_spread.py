@@ -38,10 +38,10 @@ class TopologySpread(Filter):
     remedies: ClassVar[Mapping[str, Remedy]] = {"spread": _soften, "spread-no-key": _soften}
 
     def concerns(self, pod: PodState, book: Book) -> bool:
-        return bool(_hard(pod))
+        return bool(pod.spread)
 
     def prepare(self, pod: PodState, book: Book) -> Check | None:
-        hard = _hard(pod)
+        hard = pod.spread
         if not hard:
             return None
         keys = [c.topology_key for c in hard]
@@ -79,10 +79,6 @@ class TopologySpread(Filter):
             return None
 
         return check
-
-
-def _hard(pod: PodState) -> list[TopologySpreadConstraint]:
-    return [c for c in pod.pod.spec.topology_spread_constraints if c.when_unsatisfiable == "DoNotSchedule"]
 
 
 def spread_selector(constraint: TopologySpreadConstraint, pod: PodState) -> LabelSelector | None:

@@ -113,7 +113,7 @@ def test_containers_that_ended_or_started_later_or_were_on_a_killed_process_do_n
 
 
 def remote(auditor: Auditor) -> Grant:
-    """A grant of a GPU of n1, whose server runs there for a pod on n2."""
+    """A grant of a GPU of n1. Its server runs there for a pod on n2."""
     share = GpuShare(node="n1", uuid="G1", memory_mib=MIB, compute_milli=1000)
     container = ContainerGrant(strategy="remote", gpus=(share,), serving="exclusive")
     granted = Grant(grant_id="g1", term=1, containers={"main": container})

@@ -1,4 +1,4 @@
-"""Pods whose volumes are made only when their node is known."""
+"""Pods with volumes that are made only when their node is known."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_each_pod_of_a_burst_gets_a_node_of_its_own() -> None:
     assert [charged(placement, pod) for pod in pods] == [ordered(placement)[f"data-{name}"] for name in names]
 
 
-def test_a_younger_pod_does_not_get_the_place_of_one_whose_volume_is_being_made() -> None:
+def test_a_younger_pod_does_not_get_a_place_where_a_volume_is_being_made() -> None:
     placement = Placement(LATE, claim("data-old")).nodes("n1", gpus=1)
     old, young = with_volume("old", created="2026-11-21T00:00:00Z"), build.gpu_pod("young", gpus=1)
     placement.facts(old)
