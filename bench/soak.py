@@ -12,7 +12,9 @@ settle, and all pods are deleted.
 - `leaks`: 1 if not all was free 80 s after the deletion of all pods.
 - `stuck_over_60s`: pods that fitted at every look of more than 60 s in a row. A pod fits while it is pending, is in no
   gang, and one node whose agent's process runs has all the GPUs that it needs free, by grants and by what still runs.
-  That a fault has stopped other parts of Kerf is no excuse.
+  That faults have stopped other parts of Kerf is no excuse; they are started again as a kubelet does it.
+- `stuck_over_60s_in_service`: those of them for which it was more than 60 s while Kerf was able to work: one placement
+  and one watcher ran, could reach NATS and the API server, and were not refused. Starting and taking over counts.
 - `gap_ms_max`: the longest time between two Bindings in a row while at every look between them a pod fitted, before the
   last fault; exact to the time between two looks (150 ms and a list of the pods). Downtime of the API server is in it.
 - `other_violations`: grants that differ from the request, and what had not settled 120 s after the last fault.
@@ -20,7 +22,8 @@ settle, and all pods are deleted.
 
     python -m bench.soak [--faults 10000] [--seed 1] [--json]
 
-Progress and violations are on stderr. Exit status 0 when it ran to its end: the object says what it found.
+Progress and violations are on stderr. The services' logs are kept if there were violations, or pods were stuck. Exit
+status 0 when it ran to its end: the object says what it found.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ def summary(report: Report) -> dict[str, Any]:
         "pods_lost": report.lost,
         "leaks": report.leaks,
         "stuck_over_60s": len(report.stuck),
+        "stuck_over_60s_in_service": len(report.stuck_in_service),
         "gap_ms_max": round(report.gap_s * 1000),
         "other_violations": len(report.violations) - counted,
         "pods_created": report.pods_created,

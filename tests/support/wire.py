@@ -49,6 +49,11 @@ class Wire:
             writer.transport.abort()
         return len(self._writers)
 
+    @property
+    def passes(self) -> bool:
+        """What is sent comes through, in both directions."""
+        return self._open and self._flowing.is_set() and self._answering.is_set()
+
     def refuse(self, refused: bool = True) -> None:
         """New connections are closed immediately."""
         self._open = not refused

@@ -102,6 +102,20 @@ class ChurnCluster:
             link.thaw()
         self.site.repair()
 
+    def able(self) -> bool:
+        """One placement and one watcher run, with connections that let everything pass, and nothing is refused. They
+        may still have to take over."""
+        return (
+            self.refusals.none
+            and self.site.wire.passes
+            and all(any(map(self._works, _names(module))) for module in ("placement", "watcher"))
+        )
+
+    def _works(self, name: str) -> bool:
+        process = self.site.services[name]
+        ways = [wires[name] for wires in (self.links, self.ways) if name in wires]
+        return process.alive and not process.frozen and all(way.passes for way in ways)
+
     async def _whole(self) -> bool:
         status = await self.site.status()
         return status is not None and status.synced_nodes == NODES

@@ -1,5 +1,6 @@
 """Faults drawn from a seed: bursts, in which one strikes while Kerf still mends the one before, and seconds of rest
-between them. What one stops stays stopped until another fault, or the calm at the end, restores it.
+between them. What one stops stays stopped until another fault, or the calm at the end, restores it, or until a kubelet
+would: a process that ended is started again after a back-off, and one that is frozen is killed for its liveness probe.
 
 kill, kill-leader, freeze, freeze-leader, freeze-agent: of a process. mend: everything runs again. nats, wipe: the NATS
 server is killed and started, without its store. api: the same of the API server. cut, freeze-wire: the watchers'
@@ -31,7 +32,11 @@ REFUSED_S = (1.0, 8.0)
 PARTED_S = (1.0, 12.0)
 CUT_OFF_S = (1.0, 40.0)
 RESTARTED_AT_ONCE = 0.8
-"""Of the killed processes; the others stay dead until something restarts them."""
+"""Of the killed processes, as a kubelet does with those that ran for long; the others wait for its back-off."""
+BACK_OFF_S = 10.0
+"""The kubelet's first one. Its later ones are as long as five minutes: they would leave out most of the services."""
+PROBED_S = 60.0
+"""How long a service may leave its liveness probe without an answer, by the chart: six times ten seconds."""
 
 Fault = Literal[
     "kill",
@@ -105,8 +110,9 @@ class Faults:
                 return process.name
             case "freeze" | "freeze-agent":
                 process = self._any("agent" if fault == "freeze-agent" else "")
-                if process.alive:
+                if process.alive and not process.frozen:
                     process.freeze()
+                    self._after(PROBED_S, f"probe of {process.name}", functools.partial(self._probe, process))
                 return process.name
             case "kill-leader" | "freeze-leader":
                 return await self._strike_leader(fault)
@@ -164,12 +170,31 @@ class Faults:
         ]
 
     def _kill(self, process: Process, *, again: bool) -> None:
+        self._forget(f"probe of {process.name}")
         process.kill()
         self._killed(process)
         if again:
             process.start()
+        else:
+            self._after(BACK_OFF_S, f"back-off of {process.name}", functools.partial(_revive, process))
+
+    def _probe(self, process: Process) -> None:
+        if process.frozen:
+            self._kill(process, again=True)
+
+    def _forget(self, what: str) -> None:
+        timer = self._timers.pop(what, None)
+        if timer is not None:
+            timer.cancel()
 
     def _later(self, what: str, within: tuple[float, float], mend: Callable[[], None]) -> None:
-        if what in self._timers:
-            self._timers[what].cancel()
-        self._timers[what] = asyncio.get_running_loop().call_later(self._chance.uniform(*within), mend)
+        self._after(self._chance.uniform(*within), what, mend)
+
+    def _after(self, delay_s: float, what: str, mend: Callable[[], None]) -> None:
+        self._forget(what)
+        self._timers[what] = asyncio.get_running_loop().call_later(delay_s, mend)
+
+
+def _revive(process: Process) -> None:
+    if not process.alive:
+        process.start()

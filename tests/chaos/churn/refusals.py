@@ -109,6 +109,11 @@ class Refusals:
         self._there: set[Refusal] = set()
         self._changed = asyncio.Event()
 
+    @property
+    def none(self) -> bool:
+        """Nothing is refused, nor ordered to be."""
+        return not self._ordered and not self._there
+
     async def prepare(self) -> None:
         await self._send("POST", _LEVELS, LEVEL, {201, 409})
 

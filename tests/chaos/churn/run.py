@@ -67,13 +67,15 @@ class Report(msgspec.Struct, frozen=True):
     leaks: int
     stuck: dict[str, float]
     """By name, the pods that fitted for longer than `waits.STUCK_S`: for how many seconds."""
+    stuck_in_service: dict[str, float]
+    """The same, counting only time in which Kerf was able to work, as `waits` defines it."""
     gap_s: float
     """`Waits.longest_gap_s`, until the last fault."""
     violations: tuple[str, ...]
 
 
 async def churn(options: Options, say: Callable[[str], None]) -> Report:
-    """`say` gets the progress. The logs are kept if something was violated."""
+    """`say` gets the progress. The logs are kept if something was violated, or a pod was stuck."""
     state = Path(tempfile.mkdtemp(prefix="kerf-churn-"))
     say(f"state and logs: {state}")
     plane = ControlPlane(state / "plane", binaries=find_binaries(), apiserver_flags=removals.flags(state))
@@ -90,7 +92,7 @@ async def churn(options: Options, say: Callable[[str], None]) -> Report:
             report = await Churn(cluster, options, say).run()
     finally:
         plane.stop()
-    if not report.violations:
+    if not report.violations and not report.stuck:
         shutil.rmtree(state)
     return report
 
@@ -143,7 +145,8 @@ class Churn:
             lost=auditor.count("lost"),
             leaks_mib=leaks_mib,
             leaks=auditor.count("leak"),
-            stuck={name: round(seconds, 1) for name, seconds in self._waits.stuck.items()},
+            stuck=_rounded(self._waits.stuck),
+            stuck_in_service=_rounded(self._waits.stuck_in_service),
             gap_s=round(gap_s, 3),
             violations=tuple(f"{violation.kind}: {violation.text}" for violation in auditor.violations),
         )
@@ -194,7 +197,7 @@ class Churn:
         }
         fits = fitting(waiting, self._cluster.gpus, self._auditor.used, running)
         bound = {pod.metadata.uid for pod in pods if pod.spec.node_name}
-        self._waits.look(time.monotonic(), bound, fits)
+        self._waits.look(time.monotonic(), bound, fits, able=self._cluster.able())
 
     def _killed(self, process: Process) -> None:
         journal = self._cluster.journals.get(process.name)
@@ -294,6 +297,10 @@ class Churn:
         still = "no leader answers" if status is None else _booked(status)
         self._auditor.found("leak", f"{FREE_S:.0f} s after the deletion of all pods: {still}")
         return 0 if status is None else status.gpu_memory_mib_allocated
+
+
+def _rounded(seconds: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 1) for name, value in seconds.items()}
 
 
 def _booked(status: StatusAnswer) -> str:

@@ -6,7 +6,11 @@ own journals) leave, on nodes whose agent's process ran at that look. Members of
 fits depends on all.
 
 *Stuck*: the pod fitted at every look of more than `STUCK_S` in a row. Kerf may have parts missing in that time: what a
-fault stopped stays stopped until another fault restores it.
+fault stopped stays stopped until another fault restores it, or a kubelet would.
+
+*Stuck in service*: stuck, counting only the time between looks at both of which Kerf was able to work: one placement
+and one watcher ran, could reach what they need, and were not refused. The time that they need to start and to take over
+counts.
 
 *Gap*: the longest time in which at every look some pod fitted, and no Binding was seen. It begins with the look that
 showed the last Binding, or with the first one at which a pod fitted; it is exact to the time between two looks. A time
@@ -50,16 +54,24 @@ class Waits:
         self.longest_gap_s = 0.0
         self.stuck: dict[str, float] = {}
         """By the pod's name: for how long it waited at most, of those that waited longer than `STUCK_S`."""
-        self._since: dict[str, float] = {}
+        self.stuck_in_service: dict[str, float] = {}
+        self._since: dict[str, tuple[float, float]] = {}
+        """By name of a pod that fits: the time, and `_able_s` then."""
+        self._able_s = 0.0
+        """In which Kerf was able to work, since the first look."""
+        self._last: tuple[float, bool] | None = None
         self._bound: set[str] = set()
         self._gap_since: float | None = None
 
-    def look(self, now: float, bound: Collection[str], fits: Collection[str]) -> None:
-        """`bound`: the uids of bound pods. `fits`: the names of pending pods that fit."""
-        self._since = {name: self._since.get(name, now) for name in fits}
-        for name, since in self._since.items():
-            if now - since > STUCK_S:
-                self.stuck[name] = max(self.stuck.get(name, 0.0), now - since)
+    def look(self, now: float, bound: Collection[str], fits: Collection[str], *, able: bool) -> None:
+        """`bound`: the uids of bound pods. `fits`: the names of pending pods that fit. `able`: to work."""
+        if able and self._last is not None and self._last[1]:
+            self._able_s += now - self._last[0]
+        self._last = now, able
+        self._since = {name: self._since.get(name, (now, self._able_s)) for name in fits}
+        for name, (since, able_s) in self._since.items():
+            _note(self.stuck, name, now - since)
+            _note(self.stuck_in_service, name, self._able_s - able_s)
         seen = bool(set(bound) - self._bound)
         self._bound = set(bound)
         if self._gap_since is not None and (fits or seen):
@@ -68,3 +80,8 @@ class Waits:
             self._gap_since = None
         elif seen or self._gap_since is None:
             self._gap_since = now
+
+
+def _note(stuck: dict[str, float], name: str, waited_s: float) -> None:
+    if waited_s > STUCK_S:
+        stuck[name] = max(stuck.get(name, 0.0), waited_s)
