@@ -20,6 +20,7 @@ from services.admission.messages import Allowed, Policy, Refused
 from services.admission.profiles import DEBUG, Profile
 from shared.model.units import MIB, quantity, whole
 from shared.service import Context, Service
+from shared.service.http import EVERYWHERE, bound_to
 from shared.service.settings import Count, CountOrNone, Patience, Percent, Port
 
 PATH = "/mutate"
@@ -37,7 +38,7 @@ server's policy refuses what contradicts it."""
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """Admission's settings."""
 
-    host: str = "0.0.0.0"  # noqa: S104 - in its pod, behind a Service
+    host: str = EVERYWHERE
     port: Port = 8443
     """0 takes a free port."""
     certificate_file: str = ""
@@ -147,7 +148,7 @@ class Admission(Service):
         app.router.add_get("/healthz", self._healthz)
         self._runner = web.AppRunner(app, access_log=None)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, config.host, config.port, ssl_context=self._tls(config))
+        site = web.TCPSite(self._runner, bound_to(config.host), config.port, ssl_context=self._tls(config))
         await site.start()
         self.port: int = self._runner.addresses[0][1]
         ctx.log.info("admission_listening", host=config.host, port=self.port, tls=bool(config.certificate_file))

@@ -28,7 +28,15 @@ _REASONS = {
     503: "Service Unavailable",
 }
 
+EVERYWHERE = "*"
+"""As a host to listen on: all addresses of this machine, of IPv4 and of IPv6. A pod has one of them, or both."""
+
 log = structlog.get_logger("http")
+
+
+def bound_to(host: str) -> str | None:
+    """`host` as asyncio takes it: None for `EVERYWHERE`."""
+    return None if host == EVERYWHERE else host
 
 
 class HealthServer:
@@ -41,8 +49,9 @@ class HealthServer:
         self._routes[path] = answer
 
     async def start(self, host: str, port: int) -> int:
-        """Listens, on a free port where `port` is 0, and returns the port. Raises OSError where it is taken."""
-        self._server = await asyncio.start_server(self._serve, host, port, limit=REQUEST_LIMIT_BYTES)
+        """Listens, on a free port where `port` is 0, and returns the port; `EVERYWHERE` takes another free one for each
+        kind of address. Raises OSError where it is taken."""
+        self._server = await asyncio.start_server(self._serve, bound_to(host), port, limit=REQUEST_LIMIT_BYTES)
         return int(self._server.sockets[0].getsockname()[1])
 
     async def stop(self) -> None:

@@ -55,6 +55,7 @@ class Lifecycle(msgspec.Struct, frozen=True, kw_only=True):
     provision: bool = True
     """Whether a service that owns streams may make them; false where a bootstrap job does."""
     http_host: str = "127.0.0.1"
+    """`*`: all addresses, of IPv4 and IPv6."""
     http_port: PortOrNone = -1
     """Health and metrics: a port, 0 for a free one, -1 for none."""
     log_level: str = ""

@@ -64,7 +64,7 @@ imagePullSecrets:
 
 {{- /* What every service is told: {root, service}. Settings of values.yaml come last, as its own variables. */ -}}
 {{- define "kerf.environment" -}}
-- {name: KERF_HTTP_HOST, value: 0.0.0.0}
+- {name: KERF_HTTP_HOST, value: "*"}
 - {name: KERF_HTTP_PORT, value: "8080"}
 - {name: KERF_TRACE_RATIO, value: {{ .root.Values.tracing.ratio | quote }}}
 {{- with .root.Values.tracing.endpoint }}

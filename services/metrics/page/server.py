@@ -21,6 +21,7 @@ from shared.bus.port import BusError
 from shared.contracts.base import ContractError
 from shared.contracts.queries import AddNodes, WhatIfQuery
 from shared.formats import UNREADABLE
+from shared.service.http import bound_to
 
 STATIC = Path(__file__).parent / "static"
 FILES = {
@@ -163,7 +164,7 @@ class Page:
         app.router.add_post("/api/what-if", self._signed_in(self._what_if))
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0)
         await self._runner.setup()
-        await web.TCPSite(self._runner, host, port).start()
+        await web.TCPSite(self._runner, bound_to(host), port).start()
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:

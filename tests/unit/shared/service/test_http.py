@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator
 
 import pytest
@@ -36,6 +37,33 @@ async def test_a_client_that_does_not_read_is_cut_off(
     await eventually(lambda: len(server._connections) == 1, what="the connection")
     await eventually(lambda: len(server._connections) == 0, what="its end")
     writer.close()
+
+
+async def test_everywhere_is_every_address_of_both_kinds() -> None:
+    """A pod of a cluster with IPv6 alone has no other."""
+    server = HealthServer()
+    server.route("/metrics", lambda: (200, "text/plain", b"here"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = int(free.getsockname()[1])
+    await server.start(http.EVERYWHERE, port)
+    try:
+        for address in ("127.0.0.1", *(["::1"] if _has_ipv6() else [])):
+            reader, writer = await asyncio.open_connection(address, port)
+            writer.write(GET)
+            assert (await reader.read()).endswith(b"here")
+            writer.close()
+    finally:
+        await server.stop()
+
+
+def _has_ipv6() -> bool:
+    try:
+        with socket.socket(socket.AF_INET6) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
 
 
 async def test_one_that_reads_gets_all_of_a_large_answer(served: tuple[HealthServer, int]) -> None:
