@@ -71,7 +71,11 @@ imagePullSecrets:
 - {name: OTEL_EXPORTER_OTLP_ENDPOINT, value: {{ . | quote }}}
 {{- end }}
 {{- $service := .service }}
+{{- $fixed := .root.Files.Get "files/fixed-settings.yaml" | fromYaml }}
 {{- range $name, $value := get .root.Values.settings .service }}
+{{- with get (merge (dict) (get $fixed $service | default dict) $fixed.every) $name }}
+{{- fail (printf "settings.%s.%s cannot be set: %s" $service $name .) }}
+{{- end }}
 - name: KERF_{{ upper $service }}_{{ upper $name }}
   value: {{ if kindIs "string" $value }}{{ $value | quote }}{{ else }}{{ toJson $value | quote }}{{ end }}
 {{- end }}
@@ -201,19 +205,28 @@ spec:
 {{- end }}
 {{- end -}}
 
+{{- /* Kerf's image has a Python, another one need not have any program besides the server. What the server's monitoring port says
+is for its own pod alone, so then only whether it takes connections is looked at. */ -}}
 {{- define "kerf.natsProbe" }}
+{{- if .Values.nats.image }}
+tcpSocket: {port: client}
+{{- else }}
 exec:
   command:
   - python
   - -SE
   - -c
-  - "import socket as k,sys;s=k.create_connection(('127.0.0.1',8222),2);s.sendall(b'GET {{ . }} HTTP/1.0\\r\\n\\r\\n');sys.exit(b' 200 ' not in s.recv(64))"
+  - "import socket as k,sys;s=k.create_connection(('127.0.0.1',8222),2);s.sendall(b'GET /healthz?js-server-only=true HTTP/1.0\\r\\n\\r\\n');sys.exit(b' 200 ' not in s.recv(64))"
+{{- end }}
 {{- end }}
 
 {{- /* A stream that could once not be written takes nothing more until its server starts again, not even when there is
 room on the disk. The server then answers no write, and only this text of its health says so. It is looked for alone: servers
 that have no leader, or are behind, must not be restarted for that. */ -}}
 {{- define "kerf.natsLiveness" }}
+{{- if .Values.nats.image }}
+tcpSocket: {port: client}
+{{- else }}
 exec:
   command:
   - python
@@ -233,6 +246,7 @@ exec:
         sys.exit(0)  # it looks at every stream, which a slow disk may delay
     if b" write error: " in streams:
         sys.exit("a stream cannot be written; it takes a restart, and room on the disk")
+{{- end }}
 {{- end }}
 
 {{- /* What completes requests in Kerf's own words: policy or webhook. */ -}}

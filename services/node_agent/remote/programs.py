@@ -55,8 +55,8 @@ exec "$@"
 """
 """Shell: puts files where a container has them, in a mount namespace of its own: the folder, what to hide, where the
 host's files are, the driver's folder there, how many files, each file with its name there, and the command."""
-HIDDEN = ("/var/run/secrets", "/run/secrets", "/etc/kerf", "/var/lib/kubelet", "/var/run/cdi")
-"""Folders of the agent's own secrets, and the kubelet's."""
+HIDDEN = ("/var/run/secrets", "/run/secrets", "/etc/kerf")
+"""Folders of the agent's own secrets."""
 
 
 class ProgramError(OSError):

@@ -77,7 +77,7 @@ class Remote:
             enforced=enforced,
             grant_of=grant_of,
             memory_mib=config.remote_server_mib,
-            hidden=(str(Path(config.checkpoint_file).parent),),
+            hidden=(str(Path(config.checkpoint_file).parent), config.kubelet_dir, config.cdi_dir),
             host=host.root,
             environment=config.remote_server_environment,
         )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -38,10 +40,64 @@ def test_one_value_sets_the_agents_mount_and_its_propagation(mounts: str, propag
     assert f"{{name: run, mountPath: /run/kerf, mountPropagation: {propagation}}}" in shown
 
 
-def test_the_setting_alone_is_refused_with_the_name_of_the_value(capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("setting", "instead"),
+    [
+        ("node_agent.mount_slices=false", "set agent.mountSlices"),
+        ("node_agent.run_dir=/var/run/kerf", "the pod's mounts need it as it is"),
+        ("metrics.http_port=9090", "the pods' probes and ports need it as it is"),
+        ("operator.nats_url=nats://n:4222", "set nats.external.url"),
+    ],
+)
+def test_a_setting_that_other_objects_of_the_chart_need_is_refused_with_what_to_set(
+    setting: str, instead: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     with pytest.raises(subprocess.CalledProcessError):
-        template("--set=settings.node_agent.mount_slices=false")
-    assert "set agent.mountSlices instead" in capfd.readouterr().err
+        template(f"--set=settings.{setting}")
+    name = setting.partition("=")[0]
+    assert f"settings.{name} cannot be set: {instead}" in capfd.readouterr().err
+
+
+def test_no_setting_names_a_variable_twice(tmp_path: Path) -> None:
+    """A server-side apply refuses the whole pod for it, and a client-side one drops one of the two."""
+    fixed = yaml.safe_load((K8S / "chart" / "files" / "fixed-settings.yaml").read_text())
+    schema = json.loads((K8S / "chart" / "values.schema.json").read_text())["properties"]["settings"]["properties"]
+    values = tmp_path / "values.yaml"
+    free = {
+        service: {name: "x" for name in known["properties"] if name not in fixed["every"] | fixed.get(service, {})}
+        for service, known in schema.items()
+    }
+    values.write_text(yaml.safe_dump({"settings": free}))
+    objects = [one for one in yaml.safe_load_all(template(f"--values={values}")) if one]
+    pods = [one["spec"]["template"]["spec"] for one in objects if "template" in one.get("spec", {})]
+    twice = [
+        name
+        for pod in pods
+        for container in pod["containers"]
+        for name, times in Counter(variable["name"] for variable in container.get("env", ())).items()
+        if times > 1
+    ]
+    assert sum(map(len, free.values())) > 150
+    assert twice == []
+
+
+def test_the_kubelets_folder_is_mounted_where_the_agent_looks_for_it() -> None:
+    shown = template("--set=agent.kubeletDir=/var/lib/k0s/kubelet", "--show-only=templates/35-node-agent.yaml")
+    assert "{name: KERF_NODE_AGENT_KUBELET_DIR, value: /var/lib/k0s/kubelet}" in shown
+    assert "{name: plugins-registry, mountPath: /var/lib/k0s/kubelet/plugins_registry}" in shown
+    assert "/var/lib/kubelet" not in shown
+
+
+def test_probes_of_another_nats_image_run_no_program_in_it() -> None:
+    (servers,) = (
+        one
+        for one in yaml.safe_load_all(template("--set=nats.image=nats:2.12", "--show-only=templates/30-nats.yaml"))
+        if one["kind"] == "StatefulSet"
+    )
+    (container,) = servers["spec"]["template"]["spec"]["containers"]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert container[probe]["tcpSocket"] == {"port": "client"}
+        assert "exec" not in container[probe]
 
 
 @pytest.mark.parametrize(
