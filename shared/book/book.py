@@ -23,6 +23,7 @@ from shared.model.claims import ResourceClaim
 from shared.model.grant import Grant
 from shared.model.kinds import Object
 from shared.model.objects import Gang, Node, Pod, version
+from shared.model.storage import CSIStorageCapacity
 from shared.model.suspension import goes_to_host
 
 READ_MOST = 1024
@@ -86,6 +87,8 @@ class Book(Ledger):
         known = self.others.put(kind, _path(obj), obj)
         if isinstance(obj, Gang) and isinstance(known, Gang) and _described(known) == _described(obj):
             return []  # its condition alone is another one: Kerf wrote it
+        if isinstance(obj, CSIStorageCapacity) and isinstance(known, CSIStorageCapacity) and not obj.offers_more(known):
+            return []  # one changes with each volume that is made
         return [Change("other", kind), *self._claim_changed(obj)]
 
     def _gone(self, obj: Object, certain: bool) -> list[Change]:

@@ -14,8 +14,8 @@ import structlog
 from shared.bus.parts import joined
 from shared.bus.port import Bus, BusError, Incoming, NoResponder, NotConnected
 from shared.contracts import subjects
-from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.facts import Fact, FeedBatch, SnapshotPage, SnapshotRequest
+from shared.contracts.base import ContractError, encode
+from shared.contracts.facts import Fact, Facts, FeedBatch, SnapshotPage, SnapshotRequest, decode_facts
 
 SILENCE_S = 5.0
 """Watchers send a batch every second. One that is silent for so long is replaced by another."""
@@ -88,6 +88,8 @@ class Feed:
         """Probes in a row that nothing listened to."""
         self._sequence_seen = 0
         """The highest log sequence that any watcher has named."""
+        self._unknown: frozenset[str] = frozenset()
+        """Kinds of objects that a watcher has sent and this version does not know."""
         self.snapshots = 0
         self.gaps = 0
 
@@ -144,7 +146,7 @@ class Feed:
         return False
 
     async def _received(self, incoming: Incoming) -> None:
-        batch = decode(incoming.payload, FeedBatch)
+        batch = self._read(incoming.payload, FeedBatch)
         self._sequence_seen = max(self._sequence_seen, batch.log_sequence_seen)
         if batch.epoch == self._follower.epoch:
             self._heard = asyncio.get_running_loop().time()
@@ -201,4 +203,11 @@ class Feed:
         return page
 
     async def _request(self, subject: str, request: SnapshotRequest, timeout_s: float) -> SnapshotPage:
-        return decode(await self._bus.request(subject, encode(request), timeout_s=timeout_s), SnapshotPage)
+        return self._read(await self._bus.request(subject, encode(request), timeout_s=timeout_s), SnapshotPage)
+
+    def _read(self, payload: bytes, kind: type[Facts]) -> Facts:
+        message, unknown = decode_facts(payload, kind)
+        for name in sorted(unknown - self._unknown):
+            log.warning("facts_left_out", kind=name, hint="the watcher is of a later version; upgrade this service too")
+        self._unknown |= unknown
+        return message

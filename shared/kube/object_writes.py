@@ -10,6 +10,7 @@ from shared.kube.outcomes import Result
 from shared.kube.sender import Send
 from shared.kube.transport import MERGE_PATCH
 from shared.model.objects import Node, Taint
+from shared.model.storage import SELECTED_NODE
 
 
 class ObjectWrites:
@@ -47,7 +48,7 @@ class ObjectWrites:
 
     async def select_node(self, namespace: str, claim: str, node: str) -> Result:
         """Asks the provisioner of a late-binding claim for a volume that the node can reach."""
-        body = {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": node}}}
+        body = {"metadata": {"annotations": {SELECTED_NODE: node}}}
         return await self._send("PATCH", resources.CLAIM.path(claim, namespace), body, content_type=MERGE_PATCH)
 
     async def reserve_volume(

@@ -15,15 +15,24 @@ from shared.model.objects import (
     PriorityClass,
     ResourceQuota,
 )
-from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from shared.model.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 
 Object = (
     Pod | Node | Namespace | PriorityClass | ResourceQuota | PodDisruptionBudget
-    | PersistentVolumeClaim | PersistentVolume | StorageClass | Gang | ConfigMap | ResourceClaim | ResourceSlice
+    | PersistentVolumeClaim | PersistentVolume | StorageClass | CSINode | CSIDriver | CSIStorageCapacity
+    | Gang | ConfigMap | ResourceClaim | ResourceSlice
 )  # fmt: skip
 
 KINDS: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (Pod, Node, Namespace, PriorityClass, ResourceQuota, PodDisruptionBudget,
-                 PersistentVolumeClaim, PersistentVolume, StorageClass, Gang, ConfigMap, ResourceClaim, ResourceSlice)
+                 PersistentVolumeClaim, PersistentVolume, StorageClass, CSINode, CSIDriver, CSIStorageCapacity,
+                 Gang, ConfigMap, ResourceClaim, ResourceSlice)
 }  # fmt: skip

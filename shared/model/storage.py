@@ -1,4 +1,4 @@
-"""Volumes: claims, what satisfies them, and the classes that make more."""
+"""Volumes: claims, what satisfies them, the classes that make more, and what drivers can do on which nodes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from typing import Any
 from shared.model.affinity import LabelSelector, NodeSelector
 from shared.model.kube_object import KubeObject, Meta, Quantities
 from shared.model.objects import Resources
+from shared.model.units import whole
+
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+"""The annotation of a claim by which whatever makes its volume knows where."""
 
 
 class ClaimSpec(KubeObject, frozen=True):
@@ -34,6 +38,13 @@ class ClaimReference(KubeObject, frozen=True):
     uid: str = ""
 
 
+class CsiSource(KubeObject, frozen=True):
+    """Where a driver of the container storage interface has a volume."""
+
+    driver: str = ""
+    volume_handle: str = ""
+
+
 class VolumeSpec(KubeObject, frozen=True):
     capacity: Quantities = {}
     access_modes: tuple[str, ...] = ()
@@ -41,6 +52,7 @@ class VolumeSpec(KubeObject, frozen=True):
     storage_class_name: str = ""
     node_affinity: VolumeNodeAffinity | None = None
     volume_mode: str = "Filesystem"
+    csi: CsiSource | None = None
 
 
 class PersistentVolume(KubeObject, tag="PersistentVolume", tag_field="kind", frozen=True):
@@ -63,3 +75,64 @@ class StorageClass(KubeObject, tag="StorageClass", tag_field="kind", frozen=True
     provisioner: str = ""
     volume_binding_mode: str = "Immediate"
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+class Attachable(KubeObject, frozen=True):
+    count: int | None = None
+    """How many volumes of the driver a node can have. None: as many as it likes."""
+
+
+class NodeDriver(KubeObject, frozen=True):
+    name: str = ""
+    allocatable: Attachable | None = None
+
+
+class NodeDrivers(KubeObject, frozen=True):
+    drivers: tuple[NodeDriver, ...] = ()
+
+
+class CSINode(KubeObject, tag="CSINode", tag_field="kind", frozen=True):
+    """The storage drivers of the node with the same name."""
+
+    metadata: Meta = Meta()
+    spec: NodeDrivers = NodeDrivers()
+
+
+class DriverSpec(KubeObject, frozen=True):
+    storage_capacity: bool = False
+    """Whether it says where it has how much space, and makes volumes only there."""
+
+
+class CSIDriver(KubeObject, tag="CSIDriver", tag_field="kind", frozen=True):
+    metadata: Meta = Meta()
+    spec: DriverSpec = DriverSpec()
+
+
+class CSIStorageCapacity(KubeObject, tag="CSIStorageCapacity", tag_field="kind", frozen=True):
+    """How much space there is for new volumes of a class, on some nodes."""
+
+    metadata: Meta = Meta()
+    storage_class_name: str = ""
+    node_topology: LabelSelector | None = None
+    capacity: str | int | None = None
+    maximum_volume_size: str | int | None = None
+    """None where the driver does not say it."""
+
+    @property
+    def largest_bytes(self) -> int:
+        """Of one volume."""
+        size = self.capacity if self.maximum_volume_size is None else self.maximum_volume_size
+        return 0 if size is None else whole(size)
+
+    def holds(self, one_bytes: int, all_bytes: int) -> bool:
+        """Whether there is space for a volume of that size among new ones of that sum."""
+        return one_bytes <= self.largest_bytes and (self.capacity is None or all_bytes <= whole(self.capacity))
+
+    def offers_more(self, than: CSIStorageCapacity) -> bool:
+        """Whether there can be a volume for which the other one had no space."""
+        return (
+            (self.storage_class_name, self.node_topology) != (than.storage_class_name, than.node_topology)
+            or self.largest_bytes > than.largest_bytes
+            or whole(self.capacity or 0) > whole(than.capacity or 0)
+            or (self.capacity is None) != (than.capacity is None)
+        )

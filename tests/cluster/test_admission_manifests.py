@@ -79,6 +79,9 @@ ALLOWED = [
             ("scheduling.k8s.io", "priorityclasses"),
             ("policy", "poddisruptionbudgets"),
             ("storage.k8s.io", "storageclasses"),
+            ("storage.k8s.io", "csinodes"),
+            ("storage.k8s.io", "csidrivers"),
+            ("storage.k8s.io", "csistoragecapacities"),
         )
     ),
     ("create", "", "pods", "binding"),

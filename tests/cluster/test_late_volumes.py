@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shared.kube import resources
+from shared.model.storage import SELECTED_NODE
 from tests.support.waiting import eventually
 from tests.support.whole import WITHIN_S, Whole, policed_plane, whole
 from tools.control_plane import ControlPlane
@@ -149,24 +150,52 @@ async def test_a_volume_promised_to_a_claim_by_name_is_the_one(world: Whole) -> 
     assert await bound_to(world, "data") == promised
 
 
-async def test_a_class_with_a_provisioner_learns_the_node(world: Whole) -> None:
-    """If there is no volume, the class may create one; its provisioner reads the chosen node from the claim."""
+async def claim_of_a_driver(world: Whole, driver: str) -> str:
+    """The claim `data` of a class whose volumes this driver makes; the name of the class."""
     name = f"made-{world.namespace}"
-    body = {"metadata": {"name": name}, "provisioner": "example.com/disks", "volumeBindingMode": "WaitForFirstConsumer"}
+    body = {"metadata": {"name": name}, "provisioner": driver, "volumeBindingMode": "WaitForFirstConsumer"}
     await world.ask("POST", "/apis/storage.k8s.io/v1/storageclasses", body)
     spec = {"accessModes": ["ReadWriteOnce"], "storageClassName": name, "resources": {"requests": {"storage": "1Gi"}}}
     await world.create("PersistentVolumeClaim", "data", {"spec": spec})
+    return name
+
+
+async def chosen(world: Whole) -> str:
+    """The node for which the volume of the claim `data` is ordered."""
+
+    async def written() -> Any:
+        notes = (await world.seen("PersistentVolumeClaim", "data"))["metadata"].get("annotations", {})
+        return notes.get(SELECTED_NODE)
+
+    return str(await eventually(written, within_s=WITHIN_S, every_s=0.05, what="the node on the claim"))
+
+
+async def test_a_volume_is_made_where_its_driver_has_space_and_can_attach_it(world: Whole) -> None:
+    """Of three nodes one can attach no volume of the driver, and near another one there is no space."""
+    driver = f"{world.namespace}.example.com"
+    nodes = [f"{world.namespace}-{number}" for number in range(3)]
+    await world.create("CSIDriver", driver, {"spec": {"storageCapacity": True}})
+    storage_class = await claim_of_a_driver(world, driver)
+    for number, node in enumerate(nodes):
+        drivers = [{"name": driver, "nodeID": node, "topologyKeys": [], "allocatable": {"count": number}}]
+        await world.create("CSINode", node, {"spec": {"drivers": drivers}})
+        topology = {"matchLabels": {"kubernetes.io/hostname": node}}
+        space = {
+            "storageClassName": storage_class,
+            "nodeTopology": topology,
+            "capacity": "1Gi" if number != 1 else "1Mi",
+        }
+        await world.create("CSIStorageCapacity", node, space)
     await world.pod("p", volumes=["data"], gpu="1")
+    assert await chosen(world) == nodes[2]
 
-    async def chosen() -> Any:
-        return (
-            (await world.seen("PersistentVolumeClaim", "data"))["metadata"]
-            .get("annotations", {})
-            .get("volume.kubernetes.io/selected-node")
-        )
 
+async def test_a_class_with_a_provisioner_learns_the_node(world: Whole) -> None:
+    """If there is no volume, the class may create one; its provisioner reads the chosen node from the claim."""
+    name = await claim_of_a_driver(world, "example.com/disks")
+    await world.pod("p", volumes=["data"], gpu="1")
+    node = await chosen(world)
     data = await world.seen("PersistentVolumeClaim", "data")
-    node = await eventually(chosen, within_s=WITHIN_S, every_s=0.05, what="the node on the claim")
     # The provisioner's part: a volume there, reserved for the claim.
     made = {
         "capacity": {"storage": "1Gi"},

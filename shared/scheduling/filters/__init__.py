@@ -24,6 +24,7 @@ from shared.scheduling.filters.slowdown import TooSlowBeside
 from shared.scheduling.filters.taints import Taints
 from shared.scheduling.filters.topology import GpuTopology
 from shared.scheduling.filters.topology_spread import TopologySpread
+from shared.scheduling.filters.volume_limits import VolumeLimits
 from shared.scheduling.filters.volumes import Volumes
 
 BUILT_IN: tuple[Filter, ...] = (
@@ -41,6 +42,7 @@ BUILT_IN: tuple[Filter, ...] = (
     InterPod(),
     TopologySpread(),
     Volumes(),
+    VolumeLimits(),
     ClaimsInUse(),
     AvoidedNodes(),
 )

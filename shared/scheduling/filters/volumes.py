@@ -7,7 +7,12 @@ from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.objects import Pod
 from shared.model.selectors import labels_match, node_selector_matches
-from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from shared.model.storage import (
+    SELECTED_NODE,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 from shared.model.units import whole
 from shared.scheduling.filters.base import Check, Filter
 
@@ -24,8 +29,8 @@ class Volumes(Filter):
     """Claims, volumes and where they can be reached (VolumeBinding, VolumeRestrictions, VolumeZone, one-pod access).
 
     A bound claim pins the pod to its volume's nodes. An unbound claim of a class with WaitForFirstConsumer fits where
-    an available volume matches, or where the class may provision; which of these happens is written on the claim when
-    the pod has its node (`selected_node`). An unbound claim of an immediate class waits for its binder.
+    an available volume matches, or where the class may provision and has space; which of these happens is written on
+    the claim when the pod has its node (`selected_node`). An unbound claim of an immediate class waits for its binder.
     """
 
     name = "volumes"
@@ -47,8 +52,9 @@ class Volumes(Filter):
             if node.object is None:
                 return None
             chosen = choose_volumes(late, node, book) if late else {}
+            made = [claim for claim in late if not chosen[claim.metadata.name]]
             for claim in claims:
-                reason = None if chosen.get(claim.metadata.name) else _reaches(claim, node, book)
+                reason = None if chosen.get(claim.metadata.name) else _reaches(claim, made, node, book)
                 if reason is not None:
                     return reason
             return _disk_clash(disks, node)
@@ -140,7 +146,10 @@ def _everywhere(names: list[str], pod: PodState, book: Book) -> Reason | None:
     return None
 
 
-def _reaches(claim: PersistentVolumeClaim, node: NodeState, book: Book) -> Reason | None:
+def _reaches(
+    claim: PersistentVolumeClaim, made: list[PersistentVolumeClaim], node: NodeState, book: Book
+) -> Reason | None:
+    """`made`: those of the pod's claims for which a volume would be made."""
     if node.object is None:
         return None
     name = claim.metadata.name
@@ -183,7 +192,41 @@ def _reaches(claim: PersistentVolumeClaim, node: NodeState, book: Book) -> Reaso
             sentence=f"StorageClass {storage.metadata.name} does not provision in the node's topology",
             helps="use a class that provisions there",
         )
-    return None
+    return _short_of_space(claim, made, storage, node, book)
+
+
+def _short_of_space(
+    claim: PersistentVolumeClaim, made: list[PersistentVolumeClaim], storage: StorageClass, node: NodeState, book: Book
+) -> Reason | None:
+    """Of a driver that says how much space it has: for all of the pod's new volumes, and for those that it is to make
+    on this node for other pods."""
+    driver = book.others.get("CSIDriver", {}).get(storage.provisioner)
+    if driver is None or not driver.spec.storage_capacity or node.object is None:
+        return None
+    if claim.metadata.annotations.get(SELECTED_NODE) == node.name:
+        return None  # it may be made by now, and its space is no longer counted as free
+    labels = node.object.metadata.labels
+    name, asked = storage.metadata.name, _asked(claim)
+    wanted = {c.metadata.uid: _asked(c) for c in (*made, *_claims_on(node, book)) if _is_to_be_made(c, name)}
+    spaces = (s for s in book.others.get("CSIStorageCapacity", {}).values() if s.storage_class_name == name)
+    if any(labels_match(s.node_topology, labels) and s.holds(asked, sum(wanted.values())) for s in spaces):
+        return None
+    return Reason(
+        code="no-storage-capacity",
+        sentence=f"StorageClass {name} has too little space where the node is for the {asked >> 20} MiB of claim "
+        f"{claim.metadata.name}",
+        helps="use a smaller claim or another class, or add storage there",
+    )
+
+
+def _claims_on(node: NodeState, book: Book) -> list[PersistentVolumeClaim]:
+    known = book.others["PersistentVolumeClaim"]
+    paths = {f"{one.pod.metadata.namespace}/{name}" for one in node.pods.values() for name in claim_names(one.pod)}
+    return [known[path] for path in paths if path in known]
+
+
+def _is_to_be_made(claim: PersistentVolumeClaim, storage_class: str) -> bool:
+    return not claim.spec.volume_name and claim.spec.storage_class_name == storage_class
 
 
 def _on_node(volume: PersistentVolume, node: NodeState) -> bool:

@@ -11,11 +11,18 @@ import pytest
 from services.placement import messages as m
 from services.placement.scheduling.late_claims import REPEAT_S, LateClaims
 from services.placement.scheduling.queue import Queue
-from shared.book.book import Book
+from shared.book.book import Book, Change
 from shared.book.states import pod_state
 from shared.contracts.facts import Put
 from shared.model.objects import Pod, PodSpec
-from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
+from shared.model.storage import (
+    SELECTED_NODE,
+    CSIDriver,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
 from shared.scheduling.filters import filters
 from shared.scheduling.filters.volumes import choose_volumes
 from tests.support import build
@@ -30,7 +37,14 @@ def pod(*claims: str, name: str = "p", on: str = "", **spec: Any) -> Pod:
 
 
 def claim(
-    name: str = "data", *, kind: str = "late", size: str = "5Gi", volume: str = "", phase: str = "Pending", **spec: Any
+    name: str = "data",
+    *,
+    kind: str = "late",
+    size: str = "5Gi",
+    volume: str = "",
+    phase: str = "Pending",
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
 ) -> PersistentVolumeClaim:
     body = {
         "accessModes": ["ReadWriteOnce"],
@@ -39,7 +53,7 @@ def claim(
         "volumeName": volume,
         **spec,
     }
-    meta = {"name": name, "namespace": "team", "uid": f"uid-{name}"}
+    meta = {"name": name, "namespace": "team", "uid": f"uid-{name}", "annotations": annotations or {}}
     return msgspec.convert(
         {"kind": "PersistentVolumeClaim", "metadata": meta, "spec": body, "status": {"phase": phase}},
         PersistentVolumeClaim,
@@ -86,6 +100,28 @@ def storage(
         **rest,
     }
     return msgspec.convert(body, StorageClass)
+
+
+def counts(storage_capacity: bool = True) -> CSIDriver:
+    """The driver of the classes that provision: whether it says how much space it has."""
+    body = {
+        "kind": "CSIDriver",
+        "metadata": {"name": "example.com/disks"},
+        "spec": {"storageCapacity": storage_capacity},
+    }
+    return msgspec.convert(body, CSIDriver)
+
+
+def space(size: str | None, of: str = "made", *, zone: str = "a", **rest: Any) -> CSIStorageCapacity:
+    body = {
+        "kind": "CSIStorageCapacity",
+        "metadata": {"name": f"space-{of}-{zone}", "namespace": "storage"},
+        "storageClassName": of,
+        "nodeTopology": {"matchLabels": {"topology.kubernetes.io/zone": zone}},
+        "capacity": size,
+        **rest,
+    }
+    return msgspec.convert(body, CSIStorageCapacity)
 
 
 def book_of(*others: Any) -> Book:
@@ -171,10 +207,52 @@ def reference(name: str, uid: str = "") -> Spec:
         ),
         ("a class that provisions needs no volume", [claim(kind="made")], ""),
         ("but only where it provisions", [claim(kind="made-in-b")], "class-elsewhere"),
+        ("a driver that counts its space needs to have some", [claim(kind="made"), counts()], "no-storage-capacity"),
+        ("enough near the node will do", [claim(kind="made"), counts(), space("5Gi")], ""),
+        ("less will not", [claim(kind="made"), counts(), space("4Gi")], "no-storage-capacity"),
+        ("nor does it elsewhere", [claim(kind="made"), counts(), space("9Gi", zone="b")], "no-storage-capacity"),
+        ("nor of another class", [claim(kind="made"), counts(), space("9Gi", "other")], "no-storage-capacity"),
+        (
+            "nor in pieces that are too small",
+            [claim(kind="made"), counts(), space("9Gi", maximumVolumeSize="4Gi")],
+            "no-storage-capacity",
+        ),
+        (
+            "a driver may name the largest alone",
+            [claim(kind="made"), counts(), space(None, maximumVolumeSize="5Gi")],
+            "",
+        ),
+        ("one that names nothing has no space", [claim(kind="made"), counts(), space(None)], "no-storage-capacity"),
+        ("a driver that counts nothing is not asked", [claim(kind="made"), counts(False)], ""),
+        (
+            "what is being made on the node may have taken the space",
+            [claim(kind="made", annotations={SELECTED_NODE: "n"}), counts(), space("0")],
+            "",
+        ),
     ],
 )
 def test_the_nodes_that_a_claim_allows_its_pod(behaviour: str, others: list[Any], code: str) -> None:
     assert verdict(pod("data"), *others) == code, behaviour
+
+
+def test_space_is_for_all_claims_that_wait_for_volumes_on_the_node() -> None:
+    """kube-scheduler looks at each by itself, and the driver then refuses what it has no space for."""
+    mine, theirs = claim("one", kind="made"), claim("two", kind="made")
+    assert verdict(pod("one", "two"), mine, theirs, counts(), space("9Gi")) == "no-storage-capacity"
+    assert verdict(pod("one", "two"), mine, theirs, counts(), space("10Gi")) == ""
+    other = pod("two", name="first", on="n")
+    assert verdict(pod("one"), mine, theirs, other, counts(), space("9Gi")) == "no-storage-capacity"
+    made = claim("two", kind="made", volume="v")
+    assert verdict(pod("one"), mine, made, volume("v", phase="Bound"), other, counts(), space("9Gi")) == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "wakes"),
+    [("4Gi", "5Gi", True), ("5Gi", "4Gi", False), ("5Gi", "5Gi", False), (None, "5Gi", True)],
+)
+def test_less_space_for_volumes_concerns_no_waiting_pod(before: str | None, now: str, wakes: bool) -> None:
+    book = book_of(space(before))
+    assert book.apply(Put(object=space(now))) == ([Change("other", "CSIStorageCapacity")] if wakes else [])
 
 
 def test_two_claims_need_two_volumes_of_the_node() -> None:
