@@ -10,6 +10,7 @@ import msgspec
 
 from shared.book.arrays import Arrays
 from shared.book.cpus import CpusBeside
+from shared.book.pods_alike import PodsAlike
 from shared.book.shares import GpuRoom
 from shared.book.states import GrantState, NodeState, PodState, grant_state, room_of
 from shared.model.gpu import Inventory
@@ -46,11 +47,11 @@ class Ledger:
         """Of these, the ids of those whose GPU memory is on the host, or may be (`GrantState.parked`)."""
         self.remote: dict[str, GrantState] = {}
         """Of these, the grants on GPUs of another node than their pod's."""
-        self.placed: dict[str, dict[str, PodState]] = {}
-        """The pods on nodes by namespace, and then by uid: most terms that select pods are about one namespace."""
-        self.exclusive: dict[str, dict[str, PodState]] = {}
+        self.placed = PodsAlike(lambda state: state.pod.metadata.namespace, _labels)
+        """The pods on nodes. Those of a namespace with the same labels are alike."""
+        self.exclusive = PodsAlike(lambda state: state.repels_in, _repelling)
         """Those of them with required anti-affinity, which keep others away, by the namespace in which they do; empty
-        for those with terms that name namespaces."""
+        for those with terms that name namespaces. Those with the same labels and terms are alike."""
         self.witness: Witness | None = None
         self._free_rows: list[int] = []
         self._stamp = 0
@@ -216,9 +217,7 @@ class Ledger:
         if (held := node.grants.get(state.grant_id)) is not None:
             node.cpus.put(held.grant, state.demand)
         state.charged = node_name
-        self._placed_in(state.pod.metadata.namespace)[state.uid] = state
-        if state.repels:
-            self.exclusive.setdefault(state.repels_in, {})[state.uid] = state
+        self._index(state)
         self._write_room(node)
         if self.witness is not None:
             self.witness.charged(state)
@@ -231,17 +230,21 @@ class Ledger:
         node.add_room(state.demand, -1)
         node.cpus.drop(state.grant_id)
         state.charged = ""
-        self._placed_in(state.pod.metadata.namespace).pop(state.uid, None)
-        if state.repels:
-            self.exclusive.get(state.repels_in, {}).pop(state.uid, None)
+        self._unindex(state)
         self._write_room(node)
         self._forget_if_empty(node)
         if self.witness is not None:
             self.witness.uncharged(state)
 
-    def _placed_in(self, namespace: str) -> dict[str, PodState]:
-        """The pods of a namespace that are on nodes, to be changed."""
-        return self.placed.setdefault(namespace, {})
+    def _index(self, state: PodState) -> None:
+        self.placed.put(state)
+        if state.repels:
+            self.exclusive.put(state)
+
+    def _unindex(self, state: PodState) -> None:
+        self.placed.drop(state)
+        if state.repels:
+            self.exclusive.drop(state)
 
     def _unbook(self, grant_id: str) -> GrantState | None:
         held = self.grants.pop(grant_id, None)
@@ -422,3 +425,12 @@ def is_off(held: GrantState, share: GpuShare) -> bool:
     be given as a whole when it is idle."""
     gone = goes_to_host(held.suspension)
     return gone and share.mig is None and not share.memory_mib and not share.compute_milli
+
+
+def _labels(state: PodState) -> frozenset[tuple[str, str]]:
+    return frozenset(state.pod.metadata.labels.items())
+
+
+def _repelling(state: PodState) -> tuple[str, frozenset[tuple[str, str]], bytes]:
+    """Terms are about the pod's own namespace where they name none, and may take values of its own labels."""
+    return state.pod.metadata.namespace, _labels(state), msgspec.json.encode(state.pod.spec.affinity)

@@ -11,11 +11,12 @@ from collections.abc import Awaitable, Callable
 
 import structlog
 
+from shared.bus.feed_reader import FeedReader
 from shared.bus.parts import joined
 from shared.bus.port import Bus, BusError, Incoming, NoResponder, NotConnected
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, encode
-from shared.contracts.facts import Fact, Facts, FeedBatch, SnapshotPage, SnapshotRequest, decode_facts
+from shared.contracts.facts import Fact, FeedBatch, SnapshotPage, SnapshotRequest
 
 SILENCE_S = 5.0
 """Watchers send a batch every second. One that is silent for so long is replaced by another."""
@@ -88,8 +89,7 @@ class Feed:
         """Probes in a row that nothing listened to."""
         self._sequence_seen = 0
         """The highest log sequence that any watcher has named."""
-        self._unknown: frozenset[str] = frozenset()
-        """Kinds of objects that a watcher has sent and this version does not know."""
+        self._read = FeedReader().read
         self.snapshots = 0
         self.gaps = 0
 
@@ -204,10 +204,3 @@ class Feed:
 
     async def _request(self, subject: str, request: SnapshotRequest, timeout_s: float) -> SnapshotPage:
         return self._read(await self._bus.request(subject, encode(request), timeout_s=timeout_s), SnapshotPage)
-
-    def _read(self, payload: bytes, kind: type[Facts]) -> Facts:
-        message, unknown = decode_facts(payload, kind)
-        for name in sorted(unknown - self._unknown):
-            log.warning("facts_left_out", kind=name, hint="the watcher is of a later version; upgrade this service too")
-        self._unknown |= unknown
-        return message

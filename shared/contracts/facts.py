@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
-
-import msgspec
-
-from shared.contracts.base import ContractError, Message, decode, encode
-from shared.model.kinds import KINDS, Object
+from shared.contracts.base import Message
+from shared.model.kinds import Object
 
 
 class Put(Message, tag="put", tag_field="fact", frozen=True):
@@ -76,33 +72,3 @@ class ReachAnswer(Message, frozen=True):
     gives no answer."""
 
     epoch: str
-
-
-Facts = TypeVar("Facts", FeedBatch, SnapshotPage)
-
-
-class _Kind(msgspec.Struct, frozen=True):
-    kind: str
-
-
-class _About(msgspec.Struct, frozen=True):
-    object: _Kind
-
-
-class _Abouts(msgspec.Struct, frozen=True):
-    facts: tuple[_About, ...] = ()
-
-
-def decode_facts(payload: bytes, kind: type[Facts]) -> tuple[Facts, frozenset[str]]:
-    """The message without facts about kinds of objects that this version does not know, and those kinds: a watcher that
-    is upgraded before its readers may follow more of them. Raises ContractError."""
-    try:
-        return decode(payload, kind), frozenset()
-    except ContractError:
-        kinds = [about.object.kind for about in decode(payload, _Abouts).facts]
-        unknown = frozenset(kinds) - KINDS.keys()
-        if not unknown:
-            raise
-    message = decode(payload, dict[str, Any])
-    message["facts"] = [fact for fact, name in zip(message["facts"], kinds, strict=True) if name in KINDS]
-    return decode(encode(message), kind), unknown

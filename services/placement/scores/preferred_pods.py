@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+from collections import Counter, defaultdict
+
 from services.placement.scores.base import ClusterScore, Rate
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
-from shared.model.affinity import WeightedPodAffinityTerm
-from shared.scheduling.filters.inter_pod import domain_of, placed_matching
+from shared.scheduling.filters.inter_pod import placed_matching, pods_by_domain
 from shared.scheduling.filters.topology_spread import count_domains, spread_selector
 
 
@@ -28,32 +29,25 @@ class PreferredPods(ClusterScore):
         )
         if not near and not away:
             return None
-        points: dict[tuple[str, str], int] = {}
+        points: dict[str, Counter[str]] = defaultdict(Counter)
         for terms, sign in ((near, 1), (away, -1)):
-            for term in terms:
-                _count(term, sign, pod, book, points)
-        low, high = min(points.values(), default=0), max(points.values(), default=0)
+            for weighted in terms:
+                term = weighted.pod_affinity_term
+                for group in placed_matching(term, pod.pod, book):
+                    for value, count in pods_by_domain(group, term.topology_key, book).items():
+                        points[term.topology_key][value] += sign * weighted.weight * count
+        every = [amount for counts in points.values() for amount in counts.values()]
+        low, high = min(every, default=0), max(every, default=0)
         low, high = min(low, 0), max(high, 0)
 
         def rate(node: NodeState) -> int:
             if node.object is None or low == high:
                 return 0
-            keys = {key for key, _ in points}
-            total = sum(points.get((key, node.object.metadata.labels.get(key, "")), 0) for key in keys)
+            labels = node.object.metadata.labels
+            total = sum(counts[labels.get(key, "")] for key, counts in points.items())
             return max(0, min(1000, 1000 * (total - low) // (high - low)))
 
         return rate
-
-
-def _count(
-    weighted: WeightedPodAffinityTerm, sign: int, pod: PodState, book: Book, points: dict[tuple[str, str], int]
-) -> None:
-    term = weighted.pod_affinity_term
-    for state in placed_matching(term, pod.pod, book):
-        value = domain_of(state, term.topology_key, book)
-        if value is not None:
-            key = (term.topology_key, value)
-            points[key] = points.get(key, 0) + sign * weighted.weight
 
 
 class PreferredSpread(ClusterScore):
@@ -66,15 +60,18 @@ class PreferredSpread(ClusterScore):
         soft = [c for c in pod.pod.spec.topology_spread_constraints if c.when_unsatisfiable == "ScheduleAnyway"]
         if not soft:
             return None
-        counted = [(c, count_domains(c, spread_selector(c, pod), [c.topology_key], pod, book)) for c in soft]
+        counted = [
+            (c.topology_key, counts, max(counts.values(), default=0))
+            for c in soft
+            for counts in (count_domains(c, spread_selector(c, pod), [c.topology_key], pod, book),)
+        ]
 
         def rate(node: NodeState) -> int:
             if node.object is None:
                 return 0
             total = 0
-            for constraint, counts in counted:
-                value = node.object.metadata.labels.get(constraint.topology_key)
-                most = max(counts.values(), default=0)
+            for key, counts, most in counted:
+                value = node.object.metadata.labels.get(key)
                 total += 0 if value is None else 1000 * (most - counts.get(value, 0) + 1) // (most + 1)
             return total // len(counted)
 

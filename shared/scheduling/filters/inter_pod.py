@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import ClassVar
 
 from shared.book.book import Book
+from shared.book.pods_alike import Group
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.affinity import LabelSelector, PodAffinityTerm, Requirement
+from shared.model.kube_object import Labels
 from shared.model.objects import Pod
 from shared.model.selectors import labels_match
 from shared.scheduling.filters.base import Check, Filter
@@ -66,8 +69,8 @@ class InterPod(Filter):
                         sentence=f"a pod that this pod keeps away from is in the node's {term.topology_key}",
                         helps="drop the anti-affinity term, or add a domain",
                     )
-            for key, value in repelled:
-                if labels.get(key) == value:
+            for key, domains in repelled.items():
+                if labels.get(key) in domains:
                     return Reason(
                         code="repelled",
                         sentence=f"a pod in the node's {key} keeps this pod away by its anti-affinity",
@@ -90,53 +93,56 @@ def _domains(term: PodAffinityTerm, matching: tuple[PodAffinityTerm, ...], owner
     for namespace in _namespaces(term, owner.pod, book):
         if not all(_is_about(each, namespace, owner.pod, book) for each in matching):
             continue
-        for state in book.placed.get(namespace, {}).values():
-            labels = state.pod.metadata.labels
+        for group in book.placed.within(namespace):
+            labels = labels_of(group)
             if all(labels_match(selector, labels) for selector in selectors):
-                value = domain_of(state, term.topology_key, book)
-                if value is not None:
-                    values.add(value)
+                values.update(pods_by_domain(group, term.topology_key, book))
     return values
 
 
-def placed_matching(term: PodAffinityTerm, owner: Pod, book: Book) -> Iterator[PodState]:
+def placed_matching(term: PodAffinityTerm, owner: Pod, book: Book) -> Iterator[Group]:
     """The placed pods that the term of `owner` selects."""
     selector = _selector(term, owner)
     for namespace in _namespaces(term, owner, book):
-        for state in book.placed.get(namespace, {}).values():
-            if labels_match(selector, state.pod.metadata.labels):
-                yield state
+        yield from (group for group in book.placed.within(namespace) if labels_match(selector, labels_of(group)))
 
 
 def _namespaces(term: PodAffinityTerm, owner: Pod, book: Book) -> list[str]:
     """The namespaces with placed pods that the term of `owner` is about."""
     if not term.names_namespaces:
         return [owner.metadata.namespace]
-    return [namespace for namespace in book.placed if _is_about(term, namespace, owner, book)]
+    return [namespace for namespace in book.placed.namespaces() if _is_about(term, namespace, owner, book)]
 
 
 def _selector(term: PodAffinityTerm, owner: Pod) -> LabelSelector | None:
     return with_label_keys(term.label_selector, owner, term.match_label_keys, term.mismatch_label_keys)
 
 
-def domain_of(state: PodState, key: str, book: Book) -> str | None:
-    """The value of this label of the node that a placed pod is on."""
-    node = book.nodes[state.charged].object
-    return None if node is None else node.metadata.labels.get(key)
+def labels_of(group: Group) -> Labels:
+    """Of placed pods that are alike."""
+    return next(iter(group.values())).pod.metadata.labels
 
 
-def _repelled(pod: PodState, book: Book) -> set[tuple[str, str]]:
-    """(topology key, value) of the domains that placed pods keep this one out of."""
-    result = set()
-    exclusive = [book.exclusive.get(namespace, {}) for namespace in ("", pod.pod.metadata.namespace)]
-    for other in chain.from_iterable(pods.values() for pods in exclusive):
-        node = book.nodes[other.charged].object
-        if other.uid == pod.uid or node is None:
-            continue
-        for term in _required(other, "pod_anti_affinity"):
-            value = node.metadata.labels.get(term.topology_key)
-            if value is not None and term_matches(term, other.pod, pod.pod, book):
-                result.add((term.topology_key, value))
+def pods_by_domain(group: Group, key: str, book: Book) -> Counter[str]:
+    """How many of these placed pods are on nodes with each value of this label; those on other nodes are left out."""
+    counts: Counter[str] = Counter()
+    for name, count in Counter(state.charged for state in group.values()).items():
+        node = book.nodes[name].object
+        if node is not None and (value := node.metadata.labels.get(key)) is not None:
+            counts[value] += count
+    return counts
+
+
+def _repelled(pod: PodState, book: Book) -> dict[str, set[str]]:
+    """By topology key the domains that placed pods keep this one out of."""
+    result: dict[str, set[str]] = {}
+    for group in chain.from_iterable(book.exclusive.within(where) for where in ("", pod.pod.metadata.namespace)):
+        one = next(iter(group.values()))
+        for term in _required(one, "pod_anti_affinity"):
+            if term_matches(term, one.pod, pod.pod, book):
+                others = {uid: state for uid, state in group.items() if uid != pod.uid} if pod.uid in group else group
+                if domains := pods_by_domain(others, term.topology_key, book):
+                    result.setdefault(term.topology_key, set()).update(domains)
     return result
 
 

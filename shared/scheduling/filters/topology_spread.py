@@ -12,7 +12,7 @@ from shared.contracts.explain import Reason
 from shared.model.affinity import LabelSelector, TopologySpreadConstraint
 from shared.model.selectors import labels_match, node_selector_matches, untolerated
 from shared.scheduling.filters.base import Check, Filter
-from shared.scheduling.filters.inter_pod import with_label_keys
+from shared.scheduling.filters.inter_pod import labels_of, with_label_keys
 from shared.scheduling.filters.remedies import Change, Remedy, specified
 
 
@@ -45,17 +45,13 @@ class TopologySpread(Filter):
         if not hard:
             return None
         keys = [c.topology_key for c in hard]
-        counted = [
-            (c, selector, count_domains(c, selector, keys, pod, book))
-            for c in hard
-            for selector in (spread_selector(c, pod),)
-        ]
+        counted = [_counted(c, keys, pod, book) for c in hard]
 
         def check(node: NodeState) -> Reason | None:
             if node.object is None:
                 return None
             labels = node.object.metadata.labels
-            for constraint, selector, counts in counted:
+            for constraint, counts, least, myself in counted:
                 value = labels.get(constraint.topology_key)
                 if value is None:
                     return Reason(
@@ -64,10 +60,6 @@ class TopologySpread(Filter):
                         "spread",
                         helps=f"label the node with {constraint.topology_key}",
                     )
-                least = min(counts.values(), default=0)
-                if len(counts) < (constraint.min_domains or 1):
-                    least = 0
-                myself = 1 if labels_match(selector, pod.pod.metadata.labels) else 0
                 skew = counts.get(value, 0) + myself - least
                 if skew > constraint.max_skew:
                     return Reason(
@@ -79,6 +71,16 @@ class TopologySpread(Filter):
             return None
 
         return check
+
+
+def _counted(
+    constraint: TopologySpreadConstraint, keys: list[str], pod: PodState, book: Book
+) -> tuple[TopologySpreadConstraint, dict[str, int], int, int]:
+    """The constraint, matching pods by domain, those of the emptiest domain, and how many the pod itself would add."""
+    selector = spread_selector(constraint, pod)
+    counts = count_domains(constraint, selector, keys, pod, book)
+    least = 0 if len(counts) < (constraint.min_domains or 1) else min(counts.values(), default=0)
+    return constraint, counts, least, int(labels_match(selector, pod.pod.metadata.labels))
 
 
 def spread_selector(constraint: TopologySpreadConstraint, pod: PodState) -> LabelSelector | None:
@@ -97,10 +99,10 @@ def count_domains(
     counts: dict[str, int] = {}
     placed = Counter(
         other.charged
-        for other in book.placed.get(pod.pod.metadata.namespace, {}).values()
-        if not matches_all
-        and other.pod.metadata.deletion_timestamp is None
-        and labels_match(selector, other.pod.metadata.labels)
+        for group in book.placed.within(pod.pod.metadata.namespace)
+        if not matches_all and labels_match(selector, labels_of(group))
+        for other in group.values()
+        if other.pod.metadata.deletion_timestamp is None
     )
     for node in book.nodes.values():
         if node.object is None or any(key not in node.object.metadata.labels for key in keys):

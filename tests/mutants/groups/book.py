@@ -215,4 +215,20 @@ MUTANTS = [
         new="",
         tests=(_CORE_RELEASES + "test_a_deleted_node_frees_grants_that_it_had_not_released",),
     ),
+    Mutant(
+        name="pods-alike-keep-old-labels",
+        what="a placed pod with other labels is found by its former ones, by terms that select pods",
+        file="shared/book/states.py",
+        old="        and one.metadata.labels == other.metadata.labels\n",
+        new="",
+        tests=("tests/unit/shared/book/test_pods_alike.py",),
+    ),
+    Mutant(
+        name="pods-alike-shared-with-a-twin",
+        what="trying a change on a fork takes a pod off the book's index",
+        file="shared/book/pods_alike.py",
+        old="        twin._shared = set(self._groups)\n",
+        new="",
+        tests=("tests/unit/shared/book/test_pods_alike.py",),
+    ),
 ]  # fmt: skip

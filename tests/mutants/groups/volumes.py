@@ -42,9 +42,9 @@ MUTANTS = (
     Mutant(
         name="facts-of-later-kinds",
         what="no placement can lead while the watchers are of a later version",
-        file="shared/contracts/facts.py",
-        old="        if not unknown:\n            raise\n",
-        new="        raise\n",
-        tests=("tests/unit/shared/contracts/test_facts.py",),
+        file="shared/bus/feed_reader.py",
+        old="            if KINDS.keys() >= set(kinds):\n                raise\n",
+        new="            raise\n",
+        tests=("tests/unit/shared/bus/test_feed_reader.py",),
     ),
 )

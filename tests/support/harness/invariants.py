@@ -33,10 +33,10 @@ def check(core: Core, commands: Sequence[m.Command]) -> None:
 
 def _placed_pods_are_indexed(book: Book) -> None:
     placed = {uid: state for node in book.nodes.values() for uid, state in node.pods.items()}
-    indexed = {uid: state for pods in book.placed.values() for uid, state in pods.items()}
+    indexed = {state.uid: state for state in book.placed}
     assert indexed.keys() == placed.keys(), "the index by namespace is not what is placed"
     assert all(indexed[uid] is state for uid, state in placed.items()), "the index by namespace has another state"
-    repel = {uid for pods in book.exclusive.values() for uid in pods}
+    repel = {state.uid for state in book.exclusive}
     assert repel == {uid for uid, state in placed.items() if state.repels}, "the index of pods that keep others away"
 
 

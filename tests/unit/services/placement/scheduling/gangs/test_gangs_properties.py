@@ -61,7 +61,7 @@ def picture(placement: Placement) -> dict[str, Any]:
         "rooms": rooms,
         "used": used,
         "pods": pods,
-        "repel": sorted(uid for pods in book.exclusive.values() for uid in pods),
+        "repel": sorted(state.uid for state in book.exclusive),
         "digest": book.digest(),
     }
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 
 import pytest
+import structlog
 
+from shared.bus.feed_reader import FeedReader
 from shared.contracts.base import ContractError, encode
-from shared.contracts.facts import FeedBatch, SnapshotPage, decode_facts
+from shared.contracts.facts import FeedBatch, SnapshotPage
 from tests.support import build
 
 LATER = {"fact": "put", "object": {"kind": "Dishwasher", "metadata": {"name": "d"}, "rack": [1, 2]}}
@@ -24,13 +26,18 @@ def beside_a_later_kind(message: FeedBatch | SnapshotPage) -> bytes:
 
 @pytest.mark.parametrize("message", [BATCH, PAGE])
 def test_facts_of_known_kinds_are_read_as_ever(message: FeedBatch | SnapshotPage) -> None:
-    assert decode_facts(encode(message), type(message)) == (message, frozenset())
+    reader = FeedReader()
+    assert reader.read(encode(message), type(message)) == message
+    assert not reader.unknown
 
 
 @pytest.mark.parametrize("message", [BATCH, PAGE])
 def test_those_of_a_later_versions_kinds_are_left_out_and_named(message: FeedBatch | SnapshotPage) -> None:
     """Else no placement of the version before could lead while watchers are upgraded."""
-    assert decode_facts(beside_a_later_kind(message), type(message)) == (message, frozenset({"Dishwasher"}))
+    reader = FeedReader()
+    with structlog.testing.capture_logs() as logs:
+        assert [reader.read(beside_a_later_kind(message), type(message)) for _ in range(2)] == [message] * 2
+    assert [line["kind"] for line in logs] == ["Dishwasher"], "once"
 
 
 def with_facts(*facts: object) -> bytes:
@@ -51,4 +58,4 @@ def with_facts(*facts: object) -> bytes:
 )
 def test_what_is_wrong_is_refused_whole(payload: bytes) -> None:
     with pytest.raises(ContractError):
-        decode_facts(payload, FeedBatch)
+        FeedReader().read(payload, FeedBatch)
