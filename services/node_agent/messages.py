@@ -78,6 +78,8 @@ class SuspendResult(msgspec.Struct, frozen=True):
     reason: str = ""
     is_partial: bool = False
     """The task failed halfway and could not be undone: the agent restores the slices as soon as it can."""
+    on_host: bool = False
+    """A pod that resumes has its memory on the host, and gets it back when there is room for all of it."""
 
 
 class Input(msgspec.Struct, frozen=True):

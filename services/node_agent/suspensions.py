@@ -98,7 +98,7 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
                 )
             )
         else:
-            on_host = known.on_host and (goes_on or goes_to_host(task.suspension))
+            on_host = known.on_host and (goes_on or goes_to_host(task.suspension) or result.on_host)
             known = moving.after(known, task)
             # An earlier task of the same order may have failed in part. What is done by now is not to be undone.
             store.put(msgspec.structs.replace(known, applied=task.suspension, restore_pending=False, on_host=on_host))

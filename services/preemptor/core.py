@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import zip_longest
 from typing import Any
 
+import msgspec
+
 from services.preemptor import event_texts
 from services.preemptor import messages as m
 from services.preemptor.autoscaling import Autoscaler
@@ -103,12 +105,13 @@ class Core:
         self.executions = PlansInProgress(self.book, self.pending)
         self._opening = OpeningNodes(self.book, self._candidates)
         self._window = Window(config.max_plans)
+        self._copies = Copies(self.book, config.copied_mib_per_s, config.copy_fixed_s, config.max_copy_part)
         policy = TurnPolicy(self._cluster.queues, self.gangs)
         self.turns = TurnPlanner(
             self.book,
             policy,
             Circles(self.book, policy, self.pending),
-            Copies(self.book, config.copied_mib_per_s, config.copy_fixed_s, config.max_copy_part),
+            self._copies,
             tree=lambda: self._cluster.queues.tree,
             areas=lambda: Areas(self.book, self.gangs),
             stays=self._candidates.has_failed,
@@ -258,7 +261,7 @@ class Core:
         )
         out: list[m.Command] = []
         for proposal in self.turns.proposals(under_way, self._plans_left(), now):
-            plan = turn_plan(self._new_id(), proposal, deadline_s=self.config.deadline_s)
+            plan = self._in_time(turn_plan(self._new_id(), proposal, deadline_s=self.config.deadline_s))
             self.executions.begin(plan, now)
             out.append(m.Propose(plan, PreemptionProposed(plan=plan)))
         return out
@@ -359,14 +362,12 @@ class Core:
         return waited_s * self._preemption_policy.asked_milli(members) < self.config.reclaim_patience * began_gpu_ms
 
     def _plan(self, members: list[PodState], options: list[Option], planner: Planner) -> Plan:
-        return build_plan(
-            self._new_id(),
-            members,
-            options,
-            planner.migration_targets(options),
-            self.book,
-            deadline_s=self.config.deadline_s,
-        )
+        elsewhere, deadline_s = planner.migration_targets(options), self.config.deadline_s
+        return self._in_time(build_plan(self._new_id(), members, options, elsewhere, self.book, deadline_s=deadline_s))
+
+    def _in_time(self, plan: Plan) -> Plan:
+        """Placement gives a plan up at its deadline, and resumes what is in the middle of its copy."""
+        return msgspec.structs.replace(plan, deadline_s=self._copies.within_s(plan))
 
     def dry_run(self, namespace: str, name: str, now: float) -> PreemptAnswer:
         return self._dry_run.dry_run(namespace, name, now)
@@ -471,14 +472,14 @@ class Core:
         if found is not None and event.executed:
             self.executions.settle(found.plan, now)
         elif found is not None:
-            if all(
+            failed = event.failed
+            if not failed and all(
                 self.executions.wants(b.uid) or (b.resumes and b.uid in self.book.pods)
                 for b in found.plan.beneficiaries
             ):  # otherwise the victims' suspension did not fail
-                again_s = max(self.config.protection_s, CANNOT_SUSPEND_S if found.plan.turn else 0)
-                self._candidates.note_suspension_failed(
-                    [v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS], now + again_s
-                )
+                failed = tuple(v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS)
+            again_s = max(self.config.protection_s, CANNOT_SUSPEND_S if found.plan.turn else 0)
+            self._candidates.note_suspension_failed(failed, now + again_s)
             self._retry(found, now, excluded=False)
 
     def _retry(self, failed: PlanExecution, now: float, *, excluded: bool) -> None:

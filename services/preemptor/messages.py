@@ -75,6 +75,8 @@ class Ended(Input, frozen=True):
 
     plan_id: str
     executed: bool
+    failed: tuple[str, ...] = ()
+    """The uids of victims that could not be suspended, if they are the reason and are known."""
 
 
 class Sampled(Input, frozen=True):
@@ -167,5 +169,5 @@ def to_input(event: Event) -> Input | None:
         case PreemptionExecuted():
             return Ended(event.plan.plan_id, executed=True)
         case PreemptionAbandoned():
-            return Ended(event.plan.plan_id, executed=False)
+            return Ended(event.plan.plan_id, executed=False, failed=event.failed)
     return None

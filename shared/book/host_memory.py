@@ -10,14 +10,14 @@ from collections.abc import Iterable, Mapping
 
 from shared.book.book import Book
 from shared.book.states import GrantState, NodeState
-from shared.model.grant import sum_shares
 
 
 def needed_mib(held: GrantState) -> dict[str, int]:
-    """Returns what a checkpoint of this grant takes of each node's host: all GPU memory that it was granted there."""
+    """Returns what a checkpoint of this grant may take of each node's host: all GPU memory that it was granted there,
+    and what it may have beyond that while it is free."""
     found: dict[str, int] = {}
-    for (node, _), (mib, _) in sum_shares((held.given,)).items():
-        found[node] = found.get(node, 0) + mib
+    for share in (share for container in held.given.containers.values() for share in container.gpus):
+        found[share.node] = found.get(share.node, 0) + max(share.memory_mib, share.memory_limit_mib)
     return found
 
 

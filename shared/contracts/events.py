@@ -315,6 +315,8 @@ class PreemptionAbandoned(Event, frozen=True):
     VERB: ClassVar[str] = "abandoned"
     plan: Plan
     reason: str
+    failed: tuple[str, ...] = ()
+    """The uids of victims that could not be suspended, where they are the reason and are known."""
 
 
 EVENTS: tuple[type[Event], ...] = (

@@ -153,7 +153,7 @@ class Suspender:
             if done.reason and told:
                 return msgspec.structs.replace(done, reason=await self._woken(ask, done.reason))
             if not done.reason and ask.suspension is None and goes_to_host(ask.previous):
-                return SuspendResult(ask, await self._woken(ask, ""))
+                return msgspec.structs.replace(done, reason=await self._woken(ask, ""))
             return done
 
     @contextlib.asynccontextmanager
@@ -202,7 +202,7 @@ class Suspender:
             return SuspendResult(ask, str(error), is_partial=True)
         if why:
             self._undo(changed)
-        return SuspendResult(ask, why)
+        return SuspendResult(ask, why, on_host=ask.suspension is None and bool(keys & self.registry.on_host))
 
     def _moved(self, ask: SuspendTask) -> str:
         """Gives slices, whose processes have all memory on other GPUs and are still locked, those GPUs. Returns why

@@ -73,12 +73,17 @@ class GangHolds:
         hold.held, hold.again_at = not hold.refused, now + AGAIN_S
         return _orders(event.plan_id, event.gang, hold, term, 0) if hold.refused else []
 
-    def failure(self, plan_id: str) -> str:
-        """Returns why a gang of the plan cannot be stopped; empty if it can, or as long as it is tried."""
-        for hold in self._holds.get(plan_id, {}).values():
+    def failure(self, plan: Plan) -> tuple[str, tuple[str, ...]]:
+        """Returns why a gang of the plan cannot be stopped, and the uids of its members; empty if it can, or as long as
+        it is tried."""
+        for hold in self._holds.get(plan.plan_id, {}).values():
             if hold.refused and not hold.waits_for and hold.attempt >= MOST_ATTEMPTS:
-                return f"its gang could not be stopped together in {MOST_ATTEMPTS} attempts; {hold.refused}"
-        return ""
+                members = {grant for grants in hold.grants.values() for grant in grants}
+                return (
+                    f"its gang could not be stopped together in {MOST_ATTEMPTS} attempts; {hold.refused}",
+                    tuple(victim.uid for victim in plan.victims if victim.grant_id in members),
+                )
+        return "", ()
 
     def due(self, plan_id: str, now: float) -> bool:
         """Whether a gang of the plan is to be asked again."""

@@ -138,19 +138,12 @@ class Preemption:
 
     def suspension_refused(self, grant_id: str, reason: str, term: int, now: float) -> list[m.Command]:
         """Cancels the plan that depends on a suspension which the node of this grant cannot do."""
-        found = next(
-            (
-                r
-                for r in self.reservations.values()
-                if any(is_suspension(v) and v.grant_id == grant_id for v in r.plan.victims)
-            ),
-            None,
-        )
-        return (
-            []
-            if found is None
-            else self._give_up(found, f"the node of a victim cannot suspend it: {reason}", term, now)
-        )
+        for found in self.reservations.values():
+            failed = tuple(v.uid for v in found.plan.victims if is_suspension(v) and v.grant_id == grant_id)
+            if failed:
+                why = f"the node of a victim cannot suspend it: {reason}"
+                return self._give_up(found, why, term, now, failed)
+        return []
 
     def _order(self, plan: Plan, term: int, now: float) -> list[m.Command]:
         """Orders the suspensions of a logged plan; those of a gang when all of its members stand still."""
@@ -163,8 +156,11 @@ class Preemption:
         out = self._holds.answered(event, term, now)
         if found is None or found.closing:
             return out
-        failed = self._holds.failure(event.plan_id)
-        return [*out, *(self._give_up(found, failed, term, now) if failed else self._order(found.plan, term, now))]
+        reason, failed = self._holds.failure(found.plan)
+        return [
+            *out,
+            *(self._give_up(found, reason, term, now, failed) if reason else self._order(found.plan, term, now)),
+        ]
 
     def reservation_logged(self, record: ReservationRecord, now: float) -> list[m.Command]:
         found = self.reservations.get(record.plan.plan_id)
@@ -287,17 +283,22 @@ class Preemption:
             [victim.uid for victim in plan.victims if not is_suspension(victim)], now, going=going
         )
 
-    def _give_up(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
+    def _give_up(
+        self, found: Reservation, reason: str, term: int, now: float, failed: tuple[str, ...] = ()
+    ) -> list[m.Command]:
+        """`failed`: the uids of victims that could not be suspended, if that is why."""
         if not self.reservations.settled(found):
-            return self._close(found, reason, term, now)
+            return self._close(found, reason, term, now, failed)
         held = self._holds.end(found.plan.plan_id, term)
         self._end(found, now)
         self._capacity_changes.note()
         self.migrations.release_unevicted([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(self.reservations.no(found.plan, reason))]
-        return [*held, *answer, *self._over(found, term, self._abandon(found.plan, reason))]
+        return [*held, *answer, *self._over(found, term, self._abandon(found.plan, reason, failed))]
 
-    def _close(self, found: Reservation, reason: str, term: int, now: float) -> list[m.Command]:
+    def _close(
+        self, found: Reservation, reason: str, term: int, now: float, failed: tuple[str, ...] = ()
+    ) -> list[m.Command]:
         if found.closing:
             return []
         held = self._holds.end(found.plan.plan_id, term)
@@ -306,11 +307,11 @@ class Preemption:
         self._mark_victims(found.plan, now, going=False)
         self.migrations.release_unevicted([victim.uid for victim in found.plan.victims])
         answer = [] if found.answered else [m.AnswerPlan(self.reservations.no(found.plan, reason))]
-        return [*held, *answer, *self._abandon(found.plan, reason)]
+        return [*held, *answer, *self._abandon(found.plan, reason, failed)]
 
-    def _abandon(self, plan: Plan, reason: str) -> list[m.Command]:
+    def _abandon(self, plan: Plan, reason: str, failed: tuple[str, ...] = ()) -> list[m.Command]:
         return [
-            *_publish(plan, PreemptionAbandoned(plan=plan, reason=reason)),
+            *_publish(plan, PreemptionAbandoned(plan=plan, reason=reason, failed=failed)),
             *preemption_cancelled(plan, reason, self._book),
         ]
 

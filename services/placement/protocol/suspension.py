@@ -398,7 +398,8 @@ class Suspender:
 
     def _free_places(self, unit: Unit) -> Places | None:
         """As `_places`, within the quotas of their queues. A plan has compared its beneficiaries with them."""
-        return None if self.quota_exceeded(unit) else self._places(unit)
+        places = self._places(unit)  # known at once of nearly all pods, and quotas are a sum over their queues
+        return None if places is None or self.quota_exceeded(unit) else places
 
     def _places(self, unit: Unit) -> Places | None:
         """Returns where those of these pods resume that have to move; None if not all of them have room."""

@@ -45,6 +45,7 @@ class Circles:
         self._begin(tree)
         found: dict[Circle, dict[str, TurnJob]] = {}
         seen: set[str] = set()
+        suspended: set[str] = set()
         for state in (*self._suspended_pods(), *self._pending_pods(now)):
             circle = None if state.uid in seen else self._circle(state)
             if circle is None:
@@ -53,10 +54,14 @@ class Circles:
             if not self._policy.takes_turns(state):
                 continue
             job = self._policy.job(state, now)
-            if job.idle and state.suspension is not None:
-                continue  # it resumes when it wants the GPU
+            if state.suspension is not None:
+                suspended.add(job.key)
+                if job.idle:
+                    continue  # it resumes when it wants the GPU
+            elif job.key in suspended:
+                continue
             members = self._members(state)
-            if job.key not in found.get(circle, {}) and members and not any(one.uid in planned for one in members):
+            if members and not any(one.uid in planned for one in members):
                 found.setdefault(circle, {})[job.key] = TurnJob(job, tuple(members))
         rules = self._policy.rules
         return {

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import ceil
 
 import msgspec
 
 from services.preemptor.turns.circles import TurnJob
 from shared.book.book import Book
 from shared.book.states import PodState
+from shared.contracts.preemption import Plan
 from shared.model.gpu import HostMemory
 from shared.model.grant import sum_shares
 from shared.model.suspension import SuspendAction
+
+STOPPED_S = 100.0
+"""How long a node may take to stop a pod: a hook's answer and its file (60 and 30 s), and attempts to hold a gang."""
 
 
 class Copies(msgspec.Struct, frozen=True):
@@ -33,6 +38,16 @@ class Copies(msgspec.Struct, frozen=True):
         return (self._both_ways_s([m for job in victims for m in job.members]) if action == "checkpoint" else 0.0) + (
             self._both_ways_s([m for m in waiting.members if self._is_parked(m)])
         )
+
+    def within_s(self, plan: Plan) -> int:
+        """Returns the deadline of a plan with time to stop what is copied, and for the copies at half of the expected
+        speed: those are for one way each, and told speeds are means."""
+        pods = self.book.pods
+        out = [pods[v.uid] for v in plan.victims if v.action == "checkpoint" and v.uid in pods]
+        back = [pods[b.uid] for b in plan.beneficiaries if b.resumes and b.uid in pods and self._is_parked(pods[b.uid])]
+        if not out and not back:
+            return plan.deadline_s
+        return max(plan.deadline_s, ceil(STOPPED_S + self._both_ways_s(out) + self._both_ways_s(back)))
 
     def _is_parked(self, state: PodState) -> bool:
         held = self.book.grants.get(state.grant_id)

@@ -34,9 +34,13 @@ from shared.scheduling.transaction import Transaction
 from shared.turns.rules import DUE_BACK
 
 MAX_NODES = 16
-"""The maximum of nodes that are tried for one pod; those where the jobs of the highest levels run come first."""
+"""The maximum of nodes that are tried for one pod, of those on which jobs that could yield have what it needs; those
+where the jobs of the highest levels run come first."""
+MAX_LOOKED_AT = 1024
+"""The maximum of nodes of which that is asked for one pod."""
 MAX_YIELDING = 64
-"""The maximum of running jobs that are tried for one waiting job on one node or area, the worst in rank first."""
+"""How many running jobs are tried first for one waiting job on one node or area, the worst in rank first. All are
+tried if these are not enough."""
 _ACTIONS: tuple[SuspendAction, ...] = ("pause", "checkpoint")
 
 
@@ -184,6 +188,8 @@ class Options:
                 tried += [near] if any(self._moves(member) for member in waiting.members) else []
             for those in tried:
                 found = self._on(waiting, nodes, those[:MAX_YIELDING], turn_s, overdue_at) if those else None
+                if found is None and len(those) > MAX_YIELDING:
+                    found = self._on(waiting, nodes, those, turn_s, overdue_at)
                 if found is not None and (best is None or found.is_cheaper(best)):
                     best = found
         return best
@@ -236,7 +242,7 @@ class Options:
             names = {member.charged for member in waiting.members}
             return [] if any(name in self._busy or name not in nodes for name in names) else [[nodes[n] for n in names]]
         if len(waiting.members) == 1:
-            return [[nodes[name]] for name in self._nodes_of_worst(waiting.members[0], at, refused)]
+            return [[nodes[name]] for name in self._nodes_of_worst(waiting, at, refused)]
         found = []
         closed = {*self._busy, *refused}
         for area in self._areas.of(waiting.members, closed):
@@ -245,23 +251,36 @@ class Options:
                 found.append(sorted(inside, key=lambda node: node.name not in self._by_node))
         return found
 
-    def _nodes_of_worst(self, state: PodState, at: int, refused: Collection[str]) -> list[str]:
-        found: dict[str, None] = {}
+    def _nodes_of_worst(self, waiting: TurnJob, at: int, refused: Collection[str]) -> list[str]:
+        found: list[str] = []
+        looked_at: set[str] = set()
         closed = {*self._busy, *refused}
         for one in self._able:
-            if one.level <= at or len(found) >= MAX_NODES:
+            if one.level <= at or len(found) >= MAX_NODES or len(looked_at) >= MAX_LOOKED_AT:
                 break  # the others are of no higher level
-            for member in one.job.members:
-                node = self._book.nodes.get(member.charged)
-                if node is not None and node.name not in closed and self._is_admitted(state, node):
-                    found[node.name] = None
-        return list(found)
+            for name in {member.charged for member in one.job.members} - looked_at:
+                looked_at.add(name)
+                node = self._book.nodes.get(name)
+                if node is not None and name not in closed and self._is_admitted(waiting.members[0], node):
+                    near = self._near([node], at)
+                    if any(self._may_be_enough(waiting, [node], near, action) for action in _ACTIONS):
+                        found.append(name)
+        return found
 
     def _is_admitted(self, state: PodState, node: NodeState) -> bool:
         """Whether a pending pod could be placed on the node if that were empty."""
         if state.uid not in self._admits:
             self._admits[state.uid] = admits(state, self._book)
         return self._admits[state.uid](node)
+
+    def _may_be_enough(
+        self, waiting: TurnJob, nodes: Sequence[NodeState], able: Sequence[Yielding], action: SuspendAction
+    ) -> bool:
+        """False only if a search is in vain, with any of these jobs that can be suspended so."""
+        those = [one for one in able if self._can(one, action)]
+        if action == "checkpoint":
+            those = [one for one in those if self._has_room_on_host(one)]
+        return bool(those) and self._may_fit(waiting, nodes, those, action)
 
     def _on(
         self,
@@ -274,10 +293,9 @@ class Options:
         """Returns the cheapest turn on these nodes with the first of these jobs that are enough."""
         paused: Turn | None = None
         for action in _ACTIONS:
+            if not self._may_be_enough(waiting, nodes, able, action):
+                continue
             can = [one for one in able if self._can(one, action)]
-            those = [one for one in can if self._has_room_on_host(one)] if action == "checkpoint" else can
-            if not those or not self._may_fit(waiting, nodes, those, action):
-                continue  # nor do fewer suffice, or such for which the host has no room
             if self._place(waiting, nodes, can, action) is None:
                 continue
             victims = self._minimal(waiting, nodes, can, action)

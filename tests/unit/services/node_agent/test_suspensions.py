@@ -514,3 +514,15 @@ def test_memory_that_later_orders_move_to_the_host_is_not_reported_as_back() -> 
     known = core.store.get("g-a")
     assert known is not None
     assert not known.on_host
+
+
+def test_a_pod_that_waits_on_the_host_for_room_is_not_reported_as_back() -> None:
+    """What it has beyond its request may not fit now. Placement asks again, and counts the host's memory as taken."""
+    core = slices("a")
+    did(core, tasks(core.handle(numbered(7, CHECKPOINT), 0.0)))
+    for on_host in (True, True, False):
+        request, task = tasks(core.handle(numbered(9), 0.0))
+        done = m.SuspensionDone(request, (m.SuspendResult(task, on_host=on_host),))
+        body = answer(core.handle(done, 0.0))
+        assert isinstance(body, Accepted)
+        assert body.whole is not on_host

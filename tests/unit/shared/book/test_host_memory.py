@@ -44,6 +44,17 @@ def test_an_annotated_checkpoint_is_counted_until_the_node_has_confirmed_that_al
     assert host_memory.free_mib(node) == 150
 
 
+def test_what_a_pod_may_have_beyond_its_request_is_counted_too() -> None:
+    """All of it goes to the host."""
+    book = book_with_two_pods(500)
+    share = GpuShare(node="n", uuid="n-gpu-0", memory_mib=100, compute_milli=0, memory_limit_mib=400)
+    grant = Grant(grant_id="c", term=1, containers={"c": ContainerGrant(strategy="interposer", gpus=(share,))})
+    book.apply(Put(object=build.bound(build.gpu_pod("c", memory="100Mi"), "n", grant)))
+    assert host_memory.needed_mib(book.grants["c"]) == {"n": 400}
+    book.park("c")
+    assert host_memory.free_mib(book.nodes["n"]) == 100
+
+
 def test_a_released_grant_takes_no_host_memory() -> None:
     book = book_with_two_pods(150)
     book.park("a")

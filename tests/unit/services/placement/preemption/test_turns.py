@@ -290,9 +290,9 @@ def test_a_gang_that_never_stands_still_ends_the_plan_and_runs_on(held: Site) ->
         assert not held.placement.events(PreemptionAbandoned), attempt
         held.hold_answered(held.holds[-1], reason="one of its processes computes")
         held.wait(2)
-    assert "could not be stopped together in 6 attempts; node n: one of its processes computes" in (
-        held.placement.events(PreemptionAbandoned)[-1].reason
-    )
+    abandoned = held.placement.events(PreemptionAbandoned)[-1]
+    assert "could not be stopped together in 6 attempts; node n: one of its processes computes" in abandoned.reason
+    assert sorted(abandoned.failed) == ["uid-team-a0", "uid-team-a1"]
     held.settle(20)
     assert (held.runs(), held.free_host(), held.holds[-1].hold.hold_s) == (["a0", "a1"], 4, 0)
     held.hold_answered(held.holds[-2])
@@ -334,7 +334,9 @@ def test_a_refused_suspension_ends_the_plan_and_all_run_again() -> None:
     site.answer()
     site.write("a1")
     site.answer(reason="a process cannot be checkpointed")
-    assert "cannot be checkpointed" in site.placement.events(PreemptionAbandoned)[-1].reason
+    abandoned = site.placement.events(PreemptionAbandoned)[-1]
+    assert "cannot be checkpointed" in abandoned.reason
+    assert abandoned.failed == ("uid-team-a1",)
     site.settle(20)
     assert site.runs() == ["a0", "a1"]
     assert site.free_host() == 4

@@ -600,3 +600,80 @@ def test_the_first_jobs_of_all_queues_are_served_in_order_of_their_waits() -> No
     old = datetime.fromtimestamp(site.now - 90_000, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     site.waits("overdue", labels={names.LABEL_QUEUE: "one"}, created=old)
     assert site.turns()[0].beneficiaries[0].name == "overdue"
+
+
+def planned(site: Site, within_s: int = 40) -> Plan | None:
+    """The first plan within so many seconds."""
+    return next((plan for _ in range(within_s) for plan in site.turns(1.0)), None)
+
+
+@pytest.mark.parametrize("members", [64, 72])
+def test_a_gang_gets_the_turns_of_as_many_jobs_as_it_has_members(members: int) -> None:
+    """64 of them are tried first."""
+    site = Site(*(f"n{number}" for number in range(members // 8)), gpus=8)
+    for number in range(members):
+        site.runs(f"one-{number}", f"n{number // 8}", number % 8, ran_s=200_000 + number)
+    for number in range(members):
+        site.waits(f"g-{number}", annotations=gang("g", members), created="2027-01-13T08:00:00Z")
+    plan = planned(site)
+    assert plan is not None
+    assert len(plan.victims) == members
+
+
+@pytest.mark.parametrize("full", [15, 17])
+def test_nodes_whose_hosts_are_full_hide_no_other_node(full: int) -> None:
+    """Sixteen nodes are tried. Those with the highest levels come first, and they are always the same."""
+    site = Site(*(f"n{number}" for number in range(full)), gpus=1, park_mib=0)
+    site.send(m.FactsSeen((Put(object=build.node("z")),)))
+    site.send(m.InventorySeen(build.inventory("z", gpus=1, park_mib=8 * TOTAL_MIB)))
+    for number in range(full):
+        site.runs(f"long-{number}", f"n{number}", 0, ran_s=300_000)
+    site.runs("less-long", "z", 0, ran_s=250_000)
+    site.waits("new")
+    plan = planned(site)
+    assert plan is not None
+    assert victims(plan) == [("less-long", "checkpoint")]
+
+
+def test_a_new_member_of_a_suspended_gang_takes_no_turn_without_it() -> None:
+    site = Site("a", gpus=2)
+    for number in range(2):
+        site.runs(f"busy-{number}", "a", number)
+        site.suspended(f"g-{number}", "a", number, annotations=gang("g", 2))
+    site.idle("g-0", "g-1")
+    site.waits("g-2", annotations=gang("g", 2))
+    assert planned(site) is None, "nor does the gang, for it is idle"
+
+
+def test_a_plan_has_time_for_slow_copies() -> None:
+    """At its deadline it would be given up, and what is in the middle of its copy resumed."""
+    site = Site("a", gpus=1)
+    assert (TOTAL_MIB, site.config.deadline_s) == (81_920, 120)
+    slow = build.inventory("a", gpus=1, park_mib=8 * TOTAL_MIB, generation=2)
+    host = msgspec.structs.replace(slow.host_memory, out_mib_per_s=800, back_mib_per_s=1600)
+    site.send(m.InventorySeen(msgspec.structs.replace(slow, host_memory=host)))
+    site.runs("long", "a", 0, ran_s=40 * 86_400)
+    site.waits("new")
+    plan = planned(site)
+    assert plan is not None
+    grace_s = plan.victims[0].grace_s
+    assert plan.deadline_s - grace_s == pytest.approx(100 + 102.4 + 51.2, abs=1)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_victim_that_cannot_be_suspended_does_not_bar_those_beside_it(known: bool) -> None:
+    """The last one yields first, and cannot be stopped; the other three are enough."""
+    site = Site("a", gpus=4, park_mib=64 * TOTAL_MIB)
+    for number in range(4):
+        site.runs(f"j{number}", "a", number, ran_s=200_000 + number)
+    for number in range(3):
+        site.waits(f"g-{number}", annotations=gang("g", 3))
+    first = planned(site)
+    assert first is not None
+    assert victims(first) == [(f"j{number}", "checkpoint") for number in (1, 2, 3)]
+    failed = tuple(victim.uid for victim in first.victims if victim.name == "j3") if known else ()
+    site.send(m.Ended(first.plan_id, executed=False, failed=failed))
+    second = planned(site, 60)
+    assert (None if second is None else [name for name, _ in victims(second)]) == (
+        ["j0", "j1", "j2"] if known else None
+    )
