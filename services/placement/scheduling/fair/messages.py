@@ -23,7 +23,9 @@ def over(
     alone requests more than the bound, the sentence says that it waits for ever. `preemptible`: whether the pod is."""
     show = (_gpus, _cores, _bytes)[index]
     what = "limit" if priority is None else "guarantee"
-    sentence = f"queue {queue.name} uses {show(used[index])} of its {what} of {show(most)}"
+    # Without an amount that is asked for, `used` has that of pods that were tried.
+    uses = "would use" if used[index] > most and not extra[index] else "uses"
+    sentence = f"queue {queue.name} {uses} {show(used[index])} of its {what} of {show(most)}"
     if extra[index]:
         sentence += f", and the pod asks for {show(extra[index])}"
     if priority is not None:

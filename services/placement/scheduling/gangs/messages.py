@@ -117,7 +117,8 @@ def _gathering(gang: GangState, about: GangExplanation) -> Verdict:
     lacking = gang.minimum - gang.has - len(gang.waiting)
     short = gang.short()
     others = len(gang.known) - gang.members
-    besides = f" ({_pods(others)} more {'is' if others == 1 else 'are'} gated, refused or ending)" if others > 0 else ""
+    are = f"{'is' if others == 1 else 'are'} gated, refused or ending, or {'has' if others == 1 else 'have'} ended"
+    besides = f" ({_pods(others)} more {are})" if others > 0 else ""
     if short:
         listed = ", ".join(f"{has} of the {_pods(minimum)} of subgroup {name}" for name, has, minimum in short)
         why = Reason(

@@ -276,6 +276,16 @@ def test_a_gang_stays_within_the_limit_as_a_whole() -> None:
     assert why(placement, "g0").summary[0].code == "queue-limit"
 
 
+def test_a_gang_that_was_tried_says_what_its_queue_would_use() -> None:
+    """Its pods were on the book when it was found: nothing of them is used."""
+    placement = Placement().nodes("n", gpus=4, memory_mib=40_000).nodes("large", gpus=1, memory_mib=80_000)
+    placement.facts(build.queues("queues: [{name: a, limit: {gpus: 0.75}}]"))
+    placement.place(build.gpu_pod("full", memory="70000Mi", namespace="else"))
+    placement.place(*(pod(f"g{i}", "a", memory="20000Mi", annotations=GANG_OF_TWO) for i in range(2)))
+    assert used(placement)["a"] == 0
+    assert "queue a would use 1 GPU of its limit of 0.75 GPUs" in why(placement, "g0").sentence
+
+
 GANG_OF_TWO = {"kerf.dev/gang": "g", "kerf.dev/gang-size": "2"}
 
 
