@@ -107,8 +107,8 @@ def when_suspended(state: PodState, told: TurnStanding, now: float) -> WhenExpla
         name=state.pod.metadata.name,
         state="turn",
         sentence=f"{when}; {sentence(told)}",
-        in_s=told.within_s,
-        at=seconds_text(now + told.within_s),
+        in_s=0 if told.idle else told.within_s,
+        at="" if told.idle else seconds_text(now + told.within_s),  # it runs from a moment that nothing tells
         node=state.charged,
         assumptions=(
             "ending turns of its queue and priority makes room for it, and hosts have room for what is suspended",

@@ -216,6 +216,7 @@ class TurnPlanner:
         """The turns to propose, and the key of the last job that was tried where others were left untried for now."""
         rules, found = self._policy.rules, list[Proposal]()
         parking = self._grants_of(under_way.parking)
+        watchdogs = Watchdogs(self._policy, now)
         options = Options(
             self._book,
             self._areas(),
@@ -226,7 +227,7 @@ class TurnPlanner:
             own_alone=self._own_alone,
             paused=paused,
             refused_on=self._refused_on,
-            watchdogs=Watchdogs(self._policy, now),
+            watchdogs=watchdogs,
         )
         for job in jobs[:MAX_JOBS]:
             if is_overdue(job.known, rules, now):
@@ -249,7 +250,7 @@ class TurnPlanner:
             tried, last = tried + 1, job.known.key
             overdue_at = now if at < 0 else None
             turn = options.cheapest(job, at, self._turn_s(job, at, rules), overdue_at=overdue_at)
-            if turn is None or self._refused(job, turn, now):
+            if turn is None or self._refused(job, turn, now, watchdogs):
                 failed += [] if job.resumes else [(at, asked)]
                 continue
             found.append((job, turn))
@@ -272,12 +273,12 @@ class TurnPlanner:
         states = [self._book.pods[uid] for uid in uids if uid in self._book.pods]
         return [self._book.grants[state.grant_id] for state in states if state.grant_id in self._book.grants]
 
-    def _refused(self, job: TurnJob, turn: Turn, now: float) -> bool:
+    def _refused(self, job: TurnJob, turn: Turn, now: float, watchdogs: Watchdogs) -> bool:
         """Whether placement would refuse it: it checks with the same rules."""
         victims = [member for one in turn.victims for member in one.job.members]
         actions = {member.uid: turn.action for member in victims}
         return bool(
-            self._policy.refuses(job.members, victims, actions, now)
+            self._policy.refuses(job.members, victims, actions, now, watchdogs.loads)
             or self._policy.quota_exceeded(job.members, victims, actions)
         )
 

@@ -14,12 +14,13 @@ class Watchdogs:
 
     def __init__(self, policy: TurnPolicy, now: float) -> None:
         self._policy, self._now = policy, now
-        self._loads = cache(policy.watchdog_loads)
+        self.loads = cache(policy.watchdog_loads)
+        """Looks at every grant once, however often it is asked."""
         self._reserves = cache(policy.host_reserves)
 
     def is_crowded(self, waiting: TurnJob, running: TurnJob) -> bool:
         """Whether a job that has not run yet cannot join those that take turns on the GPUs of a running one."""
-        return self._policy.is_crowded(waiting.members[0], running.members[0], self._loads)
+        return self._policy.is_crowded(waiting.members[0], running.members[0], self.loads)
 
     def kept_free(self, yielding: Sequence[TurnJob], waiting: TurnJob) -> Mapping[str, int]:
         """Returns by node the MiB of its host that have to be free besides the memory of those that yield."""

@@ -15,6 +15,7 @@ from shared.contracts.facts import Put
 from shared.contracts.preemption import Plan, Reserved
 from shared.model import names
 from shared.model.suspension import Suspension, encode_suspension
+from shared.queues.turns import TurnPolicy, WatchdogLoad
 from shared.turns.gpu_time import GpuTime, encode_gpu_time
 from shared.turns.rules import TurnRules
 from tests.support import build
@@ -633,6 +634,25 @@ def test_nodes_whose_hosts_are_full_hide_no_other_node(full: int) -> None:
     plan = planned(site)
     assert plan is not None
     assert victims(plan) == [("less-long", "checkpoint")]
+
+
+def test_a_round_looks_up_what_watchdogs_load_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes a look at every grant, and a round makes several plans."""
+    site = Site(*"abcd", gpus=1, max_plans=4)
+    for node in "abcd":
+        site.runs(f"long-{node}", node, 0)
+    for number in range(4):
+        site.waits(f"g-{number}", annotations=gang(f"g-{number}", 1) | {names.ANNOTATION_WATCHDOG: "600s"})
+    looked: list[int] = []
+    found = TurnPolicy.watchdog_loads
+
+    def counted(self: TurnPolicy) -> dict[tuple[str, str], WatchdogLoad]:
+        looked.append(1)
+        return found(self)
+
+    monkeypatch.setattr(TurnPolicy, "watchdog_loads", counted)
+    assert len(site.turns()) == 4
+    assert len(looked) == 1
 
 
 def test_a_new_member_of_a_suspended_gang_takes_no_turn_without_it() -> None:
