@@ -300,7 +300,7 @@ class ReservedCapacity(Message, frozen=True):
 
 class WhenExplanation(Message, frozen=True):
     """The earliest time at which a waiting pod could start. `state`: now, known, unknown; or turn: it is suspended, and
-    the time is the latest at which its next turn comes; of an idle pod, which waits for no turn, there is none."""
+    the time is the latest at which its next turn comes: of an idle pod `in_s` runs from when it wants the GPU."""
 
     namespace: str
     name: str

@@ -107,7 +107,7 @@ def when_suspended(state: PodState, told: TurnStanding, now: float) -> WhenExpla
         name=state.pod.metadata.name,
         state="turn",
         sentence=f"{when}; {sentence(told)}",
-        in_s=0 if told.idle else told.within_s,
+        in_s=told.within_s,
         at="" if told.idle else seconds_text(now + told.within_s),  # it runs from a moment that nothing tells
         node=state.charged,
         assumptions=(

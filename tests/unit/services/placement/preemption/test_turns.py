@@ -805,7 +805,7 @@ def test_the_event_the_status_why_and_when_say_that_a_pod_is_idle() -> None:
     assert [one.idle for one in status.suspended] == [True]
     when = finish(questions.when_(core, WhenQuery(namespace="team", name="notebook"), site.wall)).when
     assert when.sentence.startswith("when it wants the GPU, in its turn; it takes turns: idle, and suspended since")
-    assert when.in_s == 21_600 + 120, "from that moment on"
+    assert (when.in_s, when.at) == (21_600 + 120, ""), "from that moment on, which nothing tells"
     site.say_idle(woken=("notebook",))
     when = finish(questions.when_(core, WhenQuery(namespace="team", name="notebook"), site.wall)).when
     assert when.sentence.startswith("in its next turn")
