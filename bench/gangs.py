@@ -47,7 +47,7 @@ class Cluster:
                 name=f"n{i}",
                 uid=f"node-{i}",
                 resource_version=self._version(),
-                labels={"topology.kubernetes.io/rack": f"r{i // RACK}"},
+                labels={"topology.kubernetes.io/rack": f"r{i // RACK}", "kubernetes.io/hostname": f"n{i}"},
             )
             self.say(
                 m.FactsSeen((Put(object=Node(metadata=meta, status=NodeStatus(allocatable=room, capacity=room))),))
