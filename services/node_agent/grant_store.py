@@ -59,11 +59,16 @@ class GrantStore:
                 return known.grant.uid, entries
         return None
 
-    def largest_container(self, uid: str) -> str:
-        """The container with the largest share of this pod's grant, or "" if no grant is known."""
+    def init_share(self, uid: str) -> str:
+        """The container within whose share this pod's init containers run, or "" if no grant is known.
+
+        In a grant that names none it is the one with the largest share of its own.
+        """
         known = self.find_by_pod(uid)
-        containers = {} if known is None else known.grant.grant.containers
-        return max(containers, key=lambda name: _size(containers[name]), default="")
+        if known is None:
+            return ""
+        own = {name: share for name, share in known.grant.grant.containers.items() if not share.claim}
+        return known.grant.grant.init_share or max(own, key=lambda name: _size(own[name]), default="")
 
     def ordered_suspension(self, uid: str) -> Suspension | None:
         """The suspension that was ordered for this pod, or None."""

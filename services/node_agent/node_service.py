@@ -144,9 +144,9 @@ class NodeRuntime:
         """As ClaimSearch.find."""
         return await self._claims.find(claim)
 
-    def largest_container(self, uid: str) -> str:
-        """The container with the largest share of this pod's grant, or "" if no grant is known."""
-        return self.agent.store.largest_container(uid)
+    def init_share(self, uid: str) -> str:
+        """As GrantStore.init_share."""
+        return self.agent.store.init_share(uid)
 
     async def end_container(self, uid: str, container: str, if_so: Callable[[], bool] = lambda: True) -> bool:
         """Notes that the container has ended; False if it was not noted.

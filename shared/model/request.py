@@ -62,6 +62,16 @@ class GpuAsk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Whether it may use more than it requests, while no slice is guaranteed it."""
         return bool(self.memory_limit_mib or self.memory_limit_milli or self.compute_limit_milli)
 
+    def covers(self, other: GpuAsk) -> bool:
+        """Whether what it requests is enough for `other`, memory in the same unit."""
+        if self.count < other.count or self.profile != other.profile or (other.whole and not self.whole):
+            return False
+        return self.whole or (
+            self.memory_mib >= other.memory_mib
+            and self.memory_milli >= other.memory_milli
+            and self.compute_milli >= other.compute_milli
+        )
+
     @property
     def hardness(self) -> tuple[bool, int, int, int, int]:
         """Larger is harder to place: of several asks the hardest goes first."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from shared.model import names
@@ -43,12 +43,16 @@ def read_request(pod: Pod, claimed: Mapping[str, GpuAsk] = MappingProxyType({}))
     is_bound = bool(pod.spec.node_name)  # it runs, perhaps since a version that knew no bounds
     if not is_bound:
         check_containers(pod)
-    asks: dict[str, GpuAsk] = dict(claimed)
-    for container in pod.spec.containers:
-        ask = read_ask(container)
-        if ask is not None:
-            asks[container.name] = ask
-    asks |= _init_asks(pod, asks)
+    asks = {**claimed, **_asks(pod.spec.containers)}
+    inits = _asks(_init_containers(pod))
+    if inits and not is_bound and not init_share(pod):
+        named = " and ".join(f"init container {name!r}" for name in inits)
+        raise RequestError(
+            "init-larger-than-app",
+            f"no app container covers the GPU requests of {named}; init containers share an app container's slice, so "
+            "give one of those at least as much",
+        )
+    asks |= _asks(c for c in pod.spec.init_containers if _is_sidecar(c))
     if not asks:
         raise RequestError(
             "no-gpu-container",
@@ -128,31 +132,28 @@ def _mig_ask(where: str, limits: Quantities, mig: list[str]) -> GpuAsk:
     return GpuAsk(count=count, memory_mib=memory_mib, compute_milli=compute_milli, profile=profile)
 
 
-def _init_asks(pod: Pod, asks: dict[str, GpuAsk]) -> dict[str, GpuAsk]:
-    """Sidecars request for themselves; an ordinary init container shares the slice of an app container that is as
-    large."""
-    sidecars: dict[str, GpuAsk] = {}
-    apps = set(asks.values())
-    for container in pod.spec.init_containers:
-        ask = read_ask(container)
-        if ask is None:
-            continue
-        if container.restart_policy == "Always":
-            sidecars[container.name] = ask
-        elif not any(_covers(app, ask) for app in apps):
-            raise RequestError(
-                "init-larger-than-app",
-                f"init container {container.name!r} asks for more GPU than any app container; init containers "
-                "share an app container's slice, so give one of those at least as much",
-            )
-    return sidecars
+def init_share(pod: Pod) -> str:
+    """The app container within whose share the pod's init containers run: the largest of those that cover each of them.
+    "" if no init container requests a GPU, or no app container covers all that do.
+
+    A sidecar has its own share, and already runs; devices of a ResourceClaim are for the containers that name it.
+    Raises RequestError as `read_ask`.
+    """
+    inits = _asks(_init_containers(pod)).values()
+    if not inits:
+        return ""
+    apps = _asks(pod.spec.containers)
+    covering = [name for name, app in apps.items() if all(app.covers(init) for init in inits)]
+    return max(covering, key=lambda name: apps[name].hardness, default="")
 
 
-def _covers(app: GpuAsk, init: GpuAsk) -> bool:
-    if app.count < init.count or app.profile != init.profile or (init.whole and not app.whole):
-        return False
-    return app.whole or (
-        app.memory_mib >= init.memory_mib
-        and app.memory_milli >= init.memory_milli
-        and app.compute_milli >= init.compute_milli
-    )
+def _asks(containers: Iterable[Container]) -> dict[str, GpuAsk]:
+    return {container.name: ask for container in containers if (ask := read_ask(container)) is not None}
+
+
+def _init_containers(pod: Pod) -> list[Container]:
+    return [container for container in pod.spec.init_containers if not _is_sidecar(container)]
+
+
+def _is_sidecar(container: Container) -> bool:
+    return container.restart_policy == "Always"

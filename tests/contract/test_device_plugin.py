@@ -225,20 +225,22 @@ async def test_a_restarted_agent_serves_slots_allocated_by_the_old_one(
         assert environment(host, await kubelet.start_container(one))["KERF_GRANT"] == "g-one"
 
 
-async def test_init_containers_run_within_the_largest_slice_of_their_pod(
-    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+@pytest.mark.parametrize(("named", "memory"), [("", "300"), ("small", "100")])
+async def test_init_containers_run_within_the_slice_that_the_grant_names(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, named: str, memory: str
 ) -> None:
+    """In a grant of an earlier version, which names none: within the largest."""
     async with agent(nats, host):
         await kubelet.sees_slots()
         one = pod("one", init_containers=("load",), containers=("small", "large"))
         await kubelet.admit(one)
         assert one.slots["load"] == one.slots["small"]
-        await grant(bus, "one", small=100, large=300)
+        await grant(bus, "one", init_share=named, small=100, large=300)
         seen = {
             container: environment(host, await kubelet.start_container(one, container)).get("KERF_GPU_MEMORY_MIB")
             for container in ("load", "small", "large")
         }
-        assert seen == {"load": "300", "small": "100", "large": "300"}
+        assert seen == {"load": memory, "small": "100", "large": "300"}
 
 
 async def test_a_missing_kubelet_is_reported_and_found_when_it_starts(

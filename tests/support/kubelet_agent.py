@@ -60,7 +60,9 @@ def pod(name: str, **more: Any) -> FakePod:
     return FakePod(uid=uid(name), namespace="team", name=name, **more)
 
 
-async def grant(bus: NatsBus, name: str, *, nics: tuple[str, ...] = (), **memory_by_container: int) -> Accepted:
+async def grant(
+    bus: NatsBus, name: str, *, nics: tuple[str, ...] = (), init_share: str = "", **memory_by_container: int
+) -> Accepted:
     containers = {
         container: ContainerGrant(
             strategy="advisory",
@@ -73,7 +75,7 @@ async def grant(bus: NatsBus, name: str, *, nics: tuple[str, ...] = (), **memory
         uid=uid(name),
         namespace="team",
         name=name,
-        grant=Grant(grant_id=f"g-{name}", term=1, containers=containers, nics=nics),
+        grant=Grant(grant_id=f"g-{name}", term=1, containers=containers, nics=nics, init_share=init_share),
     )
     return decode(await bus.request(subjects.node_command("n1", "grant"), encode(order)), Accepted)
 

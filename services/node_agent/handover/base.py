@@ -25,11 +25,8 @@ class AgentPort(Protocol):
         `pod` is (namespace, name) as the kubelet names the pod: a grant of another pod is refused.
         """
 
-    def largest_container(self, uid: str) -> str:
-        """The container of this pod's grant with the largest share, or "" if no grant is known.
-
-        Ordinary init containers run within that share.
-        """
+    def init_share(self, uid: str) -> str:
+        """The container within whose share this pod's ordinary init containers run, or "" if no grant is known."""
 
 
 class SpecWriter(Protocol):

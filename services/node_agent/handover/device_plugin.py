@@ -148,10 +148,9 @@ class SlotPlugin(DevicePluginServicer):
             owner.cdi_names, await self._agent.start_container(owner.uid, owner.container, slot, pod)
         )
         if owner.init_cdi_names:
-            # Admission ensures that some container of the pod has at least what its init containers request.
-            largest_container = self._agent.largest_container(owner.uid)
+            init_share = self._agent.init_share(owner.uid)
             await self._write_specs(
-                owner.init_cdi_names, await self._agent.start_container(owner.uid, largest_container, "", pod)
+                owner.init_cdi_names, await self._agent.start_container(owner.uid, init_share, "", pod)
             )
         return order
 

@@ -11,6 +11,7 @@ from shared.book.book import Book
 from shared.book.states import PodState
 from shared.model import names
 from shared.model.grant import Grant
+from shared.model.request_reader import init_share
 from shared.scheduling.moving import may_move
 
 
@@ -45,6 +46,7 @@ class SessionGrants:
             restart_cost_s=state.life.restart_cost_s,
             nics=place.nics,
             any_gpu=may_move(state, place.containers, place.nics, self._book.nodes[place.node].inventory),
+            init_share=init_share(state.pod),
         )
 
 

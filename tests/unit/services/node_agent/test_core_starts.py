@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from services.node_agent import messages as m
 from shared.contracts.node_commands import NodeGrant
 from shared.model.grant import ContainerGrant, GpuShare, Grant
@@ -32,7 +34,10 @@ def test_an_init_container_does_not_change_the_lease_of_its_host_container() -> 
     assert [type(order) for order in orders] == [m.HandOver], "nothing to save and no new event"
 
 
-def test_the_largest_share_has_the_most_gpus_then_the_most_memory() -> None:
+@pytest.mark.parametrize(("named", "chosen"), [("small", "small"), ("", "wide")])
+def test_init_containers_run_within_the_share_that_the_grant_names(named: str, chosen: str) -> None:
+    """In a grant of an earlier version: that with the most GPUs, then the most memory, of the containers' own."""
+
     def share(uuid: str, memory: int) -> GpuShare:
         return GpuShare(node=NODE, uuid=uuid, memory_mib=memory, compute_milli=0)
 
@@ -40,15 +45,11 @@ def test_the_largest_share_has_the_most_gpus_then_the_most_memory() -> None:
         "small": ContainerGrant(strategy="advisory", gpus=(share("G0", 100),)),
         "wide": ContainerGrant(strategy="advisory", gpus=(share("G0", 50), share("G1", 50))),
         "tall": ContainerGrant(strategy="advisory", gpus=(share("G1", 500),)),
+        "claim/c/gpu": ContainerGrant(strategy="advisory", gpus=(share("G0", 900), share("G1", 900)), claim="claim-1"),
     }
-    core = agent(
-        m.GrantReceived(
-            NodeGrant(
-                term=1, uid="u-a", namespace="ns", name="a", grant=Grant(grant_id="g-a", term=1, containers=containers)
-            )
-        )
-    )
-    assert (core.store.largest_container("u-a"), core.store.largest_container("u-unknown")) == ("wide", "")
+    made = Grant(grant_id="g-a", term=1, containers=containers, init_share=named)
+    core = agent(m.GrantReceived(NodeGrant(term=1, uid="u-a", namespace="ns", name="a", grant=made)))
+    assert (core.store.init_share("u-a"), core.store.init_share("u-unknown")) == (chosen, "")
 
 
 def test_a_reused_claim_belongs_to_the_pod_of_the_newest_grant() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shared.model.kube_object import Meta
 from shared.model.objects import Container, Pod, PodSpec, Resources
 from shared.model.request import GpuAsk, RequestError
-from shared.model.request_reader import has_gpu_request, read_ask, read_request
+from shared.model.request_reader import has_gpu_request, init_share, read_ask, read_request
 
 LONG = {"gpu": "gpu", "memory": "gpu-memory", "compute": "gpu-compute", "percent": "gpu-memory-percent"}
 
@@ -129,8 +129,39 @@ def test_an_init_container_fits_into_its_apps_share_or_is_refused(
     if fits:
         assert read_request(asked) is not None
         return
-    with pytest.raises(RequestError, match="more GPU than any app container"):
+    with pytest.raises(RequestError, match="no app container covers the GPU requests of init container 'init'"):
         read_request(asked)
+
+
+def test_init_containers_share_one_app_container_that_covers_each_of_them() -> None:
+    """Whichever is larger by another measure; not a sidecar, which runs already."""
+    wide, big = container("wide", gpu=2, memory="8Gi"), container("big", memory="8Gi")
+    full, fast = container("full", memory="8Gi", compute=10), container("fast", memory="4Gi", compute=60)
+    side = container("side", sidecar=True, memory="40Gi")
+
+    def shared(*apps: Container, **init: Any) -> str:
+        return init_share(pod(*apps, init=(side, container("load", **init))))
+
+    assert shared(wide, big, memory="8Gi") == "big"
+    assert shared(wide, big, memory="1Gi") == "wide", "the largest of several"
+    assert shared(full, fast, memory="1Gi", compute=60) == "fast"
+    assert init_share(pod(full, init=(side, container("load")))) == "", "without GPUs it has none to share"
+
+
+def test_init_containers_that_fit_into_no_one_app_container_are_refused() -> None:
+    """A ResourceClaim's devices are no share of an app container. A pod that runs was admitted by other rules."""
+    several = pod(
+        container("full", memory="8Gi"),
+        container("fast", memory="4Gi", compute=60),
+        init=(container("load", memory="8Gi"), container("warm", compute=60, memory="4Gi")),
+    )
+    with pytest.raises(RequestError, match="init container 'load' and init container 'warm'"):
+        read_request(several)
+    claimed = {"claim/big/gpu": GpuAsk(count=1, memory_mib=16384)}
+    with pytest.raises(RequestError, match="init container 'load'"):
+        read_request(pod(container("app", memory="4Gi"), init=(container("load", memory="8Gi"),)), claimed)
+    bound = msgspec.structs.replace(several, spec=msgspec.structs.replace(several.spec, node_name="n"))
+    assert read_request(bound) is not None
 
 
 def test_wishes_are_read_from_annotations() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from services.placement import messages as m
@@ -77,3 +78,13 @@ def test_a_limit_equal_to_the_request_is_none() -> None:
     placement = placement_with(SOFT)
     placement.facts(bursting("p", memory="8Gi"))
     assert share(placement, "p").memory_limit_mib == 0
+
+
+def test_the_grant_names_the_container_whose_share_init_containers_have() -> None:
+    """The agent knows the amounts of the grant alone, by which another container may be larger."""
+    placement = placement_with()
+    (full,) = build.gpu_pod(memory="8Gi", compute=10).spec.containers
+    (fast,) = build.gpu_pod(memory="4Gi", compute=60).spec.containers
+    apps = (full, msgspec.structs.replace(fast, name="fast"))
+    placement.facts(build.pod("p", containers=apps, init_containers=(msgspec.structs.replace(fast, name="load"),)))
+    assert decode_grant(placement.binds()["uid-team-p"].grant).init_share == "fast"
