@@ -91,6 +91,7 @@ class KubeletAdapter:
                 seconds=self._seconds,
                 refused=self._refused,
                 handed=self._handed,
+                obstacle=lambda: self._runtime.obstacle,
             )
             await ClaimDriverServer(
                 self._ctx, Path(self._config.kubelet_dir), plugin, self._node.devices.serve_claims

@@ -107,6 +107,18 @@ async def test_a_claim_that_no_grant_names_is_refused(
         assert list((host / "cdi").glob("*")) == []
 
 
+async def test_no_claim_is_prepared_for_a_runtime_that_would_ignore_it(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    """Its containers would start without their GPUs."""
+    (host / "containerd.sock").touch()  # nothing answers there
+    async with agent(nats, host, dra=True, runtime_sockets=("/containerd.sock",)), driver(host) as plugin:
+        await tell(bus, granted("p", 100))
+        assert "the container runtime does not answer" in (error := (await prepare(plugin, "p")).error)
+        assert error.endswith("(runtime-not-ready)")
+        assert list((host / "cdi").glob("*")) == []
+
+
 async def test_the_device_gate_refuses_a_claim(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:

@@ -49,16 +49,12 @@ class ClaimPlugin(DRAPluginServicer):
         seconds: Histogram,
         refused: Counter,
         handed: Callable[[m.HandOver, float], None],
+        obstacle: Callable[[], str],
     ) -> None:
-        """`gpus` returns this node's GPUs by UUID."""
-        self._agent, self._specs, self._gpus, self._seconds, self._refused, self._handed = (
-            agent,
-            specs,
-            gpus,
-            seconds,
-            refused,
-            handed,
-        )
+        """`gpus` returns this node's GPUs by UUID, `obstacle` why nothing can be handed over on this node, or ""."""
+        self._agent, self._specs, self._gpus = agent, specs, gpus
+        self._seconds, self._refused, self._handed = seconds, refused, handed
+        self._obstacle = obstacle
 
     async def NodePrepareResources(
         self, request: pb.NodePrepareResourcesRequest, context: Any
@@ -79,6 +75,8 @@ class ClaimPlugin(DRAPluginServicer):
     async def _prepare(self, claim: pb.Claim) -> pb.NodePrepareResourceResponse:
         begun = time.perf_counter()
         try:
+            if obstacle := self._obstacle():
+                return self._refuse(claim, "runtime-not-ready", obstacle)
             try:
                 found = await self._agent.find_claim(claim.uid)
             except OSError as error:
