@@ -84,7 +84,7 @@ class Agent:
             term=self.terms.newest,
             generation=self.gpus.generation,
             boot_id=self.gpus.boot_id,
-            inventory=self.gpus.inventory,
+            inventory=self.gpus.kept,
             known=self.store.known,
             leases=self.store.leases,
             tombstones=self.released.tombstones,

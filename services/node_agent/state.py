@@ -211,9 +211,37 @@ def read(payload: bytes, node: str) -> Checkpoint:
     try:
         found = decode(payload, Checkpoint)
     except ContractError as error:
-        raise CheckpointError(f"the checkpoint cannot be read: {error}") from error
+        raise CheckpointError(f"the checkpoint cannot be read: {_unreadable_grant(payload) or error}") from error
     if found.version != VERSION:
         raise CheckpointError(f"the checkpoint is of version {found.version}, this agent writes {VERSION}")
     if found.node != node:
         raise CheckpointError(f"the checkpoint is of node {found.node!r}, this is {node!r}")
     return found
+
+
+def _unreadable_grant(payload: bytes) -> str:
+    """Which pod's grant cannot be read, and why: such as a strategy of a newer version, or of a plug-in that is gone.
+    "" if it is something else."""
+    try:
+        for known in map(bytes, decode(payload, _Grants).known):
+            pod = decode(known, _Owner).grant
+            try:
+                decode(known, KnownGrant)
+            except ContractError as error:
+                return f"the grant of pod {pod.namespace}/{pod.name}: {error}"
+    except ContractError:
+        return ""
+    return ""
+
+
+class _Grants(msgspec.Struct, frozen=True):
+    known: tuple[msgspec.Raw, ...] = ()
+
+
+class _Pod(msgspec.Struct, frozen=True):
+    namespace: str
+    name: str
+
+
+class _Owner(msgspec.Struct, frozen=True):
+    grant: _Pod

@@ -13,6 +13,7 @@ from services.node_agent.grant_store import GrantStore
 from services.node_agent.state import Checkpoint, Cordon
 from shared.contracts.node_commands import NodeCordon, NodeCordonAnswer
 from shared.model.gpu import Gpu, Inventory
+from shared.model.strategies import ALWAYS_OFFERED
 
 
 class NodeGpus:
@@ -34,6 +35,15 @@ class NodeGpus:
     @property
     def cordons(self) -> tuple[Cordon, ...]:
         return self._cordons.saved
+
+    @property
+    def kept(self) -> Inventory | None:
+        """The inventory as it is saved: without the strategies that the node offers, which each start reads anew.
+
+        An agent without a plug-in, or of the version before, does not know their names: it could not read the
+        checkpoint, though no pod uses them.
+        """
+        return None if self.inventory is None else msgspec.structs.replace(self.inventory, strategies=ALWAYS_OFFERED)
 
     def update(self, event: m.InventorySeen, now: float) -> list[m.Command]:
         """Takes over what was read of the GPUs."""

@@ -305,6 +305,23 @@ def test_a_checkpoint_that_cannot_be_trusted_is_refused(payload: bytes, words: s
         read(payload, NODE)
 
 
+def test_a_strategy_that_no_pod_uses_does_not_keep_an_earlier_version_from_starting() -> None:
+    """It does not know the name, and could not read a checkpoint that has it."""
+    seen = inventory().inventory
+    offers = m.InventorySeen(msgspec.structs.replace(seen, strategies=(*seen.strategies, "interposer")))
+    core = agent(offers)
+    assert core.gpus.inventory is not None
+    assert "interposer" in core.gpus.inventory.strategies
+    assert b"interposer" not in write(core.checkpoint())
+
+
+def test_a_grant_with_an_unknown_strategy_is_refused_with_its_pod() -> None:
+    saved = write(agent(grant("a"), grant("b")).checkpoint())
+    at = saved.rindex(b'"advisory"')
+    with pytest.raises(CheckpointError, match=r"the grant of pod ns/b: .*'partition_v3'"):
+        read(saved[:at] + b'"partition_v3"' + saved[at + len(b'"advisory"') :], NODE)
+
+
 def test_the_number_of_acknowledged_tombstones_is_limited() -> None:
     made = Agent(NODE, keep_tombstones=3)
     made.handle(sync(), 0)

@@ -7,7 +7,6 @@ import pytest
 
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
-from services.node_agent.state import read, write
 from shared.contracts.events import SliceEnforced
 from shared.contracts.node_commands import Accepted, NodeGrant, NodeSyncAnswer
 from shared.model.grant import Grant
@@ -23,7 +22,7 @@ from tests.unit.services.node_agent.make import (
     start,
     sync,
 )
-from tests.unit.services.node_agent.test_suspensions import PAUSE, share, slices
+from tests.unit.services.node_agent.test_suspensions import PAUSE, restarted, share, slices
 
 
 def amended(name: str, memory: int, amendment: int = 1, compute: int = 300) -> NodeGrant:
@@ -127,8 +126,7 @@ def test_less_is_not_promised_when_the_program_has_more() -> None:
 def test_a_promise_holds_for_a_restart_of_container_and_agent_until_the_grant_is_amended() -> None:
     core = slices("a", compute=300)
     does(core, shrinking("a", 100))
-    core = Agent(NODE, read(write(core.checkpoint()), NODE))
-    core.handle(msgspec.structs.replace(inventory(), inventory=core.gpus.inventory), 0.0)
+    core = restarted(core)
     core.handle(m.GrantReceived(share("a", compute=300, term=2)), 0.0)
     core.handle(ended("a"), 0.0)
     (order,) = [order for order in core.handle(start("a"), 0.0) if isinstance(order, m.HandOver)]
@@ -151,7 +149,7 @@ def test_an_amendment_never_goes_back() -> None:
 def test_an_agent_that_restarts_while_a_slice_grows_goes_on_with_what_it_had() -> None:
     core = slices("a", compute=300)
     core.handle(m.GrantReceived(amended("a", 900)), 0.0)
-    core = Agent(NODE, read(write(core.checkpoint()), NODE))
+    core = restarted(core)
     assert (in_force(core), core.occupied()["G0"]) == (500, (900, 300))
     assert mib(task_of(core.handle(m.Tick(), 0.0)).task.after) == 900
 
@@ -235,8 +233,7 @@ def test_an_agent_that_restarts_while_a_slice_shrinks_restores_what_nobody_wants
     core = slices("a", compute=300)
     (save, asked) = core.handle(m.GrantReceived(shrinking("a", 100)), 0.0)
     assert (type(save), type(asked)) == (m.Save, m.ResizeSlices)
-    core = Agent(NODE, read(write(core.checkpoint()), NODE))
-    core.handle(msgspec.structs.replace(inventory(), inventory=core.gpus.inventory), 0.0)
+    core = restarted(core)
     core.handle(sync(share("a", compute=300, term=2), term=2), 0.0)
     restored = task_of(core.handle(m.Tick(), 0.0))
     assert (mib(restored.task.after), restored.task.shrinks) == (500, False)

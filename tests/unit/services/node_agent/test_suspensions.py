@@ -35,17 +35,24 @@ THROTTLE = Suspension(action="throttle", plan_id="p", compute_milli=100)
 CHECKPOINT = Suspension(action="checkpoint", plan_id="p")
 
 
+def offered() -> m.InventorySeen:
+    seen = inventory()
+    return msgspec.structs.replace(
+        seen, inventory=msgspec.structs.replace(seen.inventory, strategies=("advisory", "interposer"))
+    )
+
+
+def restarted(core: Agent) -> Agent:
+    """The agent that goes on with its checkpoint, and has read again what its node offers."""
+    again = Agent(NODE, read(write(core.checkpoint()), NODE))
+    again.handle(offered(), 0.0)
+    return again
+
+
 def slices(*names: str, **how: Any) -> Agent:
     """Running slices of one strategy that limits compute; by default each has half of a GPU's memory and 600 milli
     compute."""
-    core = agent()
-    found = inventory()
-    core.handle(
-        msgspec.structs.replace(
-            found, inventory=msgspec.structs.replace(found.inventory, strategies=("advisory", "interposer"))
-        ),
-        0.0,
-    )
+    core = agent(offered())
     for name in names:
         core.handle(m.GrantReceived(share(name, **how)), 0.0)
         assert handed(core.handle(start(name), 0.0))
@@ -237,7 +244,7 @@ def test_a_milder_suspension_needs_room_and_a_harder_one_does_not() -> None:
 def test_suspensions_survive_a_restart() -> None:
     core = slices("a")
     said(core, share("a", PAUSE))
-    again = Agent(NODE, read(write(core.checkpoint()), NODE))
+    again = restarted(core)
     assert again.store.ordered_suspension("u-a") == PAUSE
     assert starts(again, "b", memory=400) == ""
 
@@ -245,7 +252,7 @@ def test_suspensions_survive_a_restart() -> None:
 def test_an_unconfirmed_suspension_frees_nothing_after_a_restart_and_is_applied_again() -> None:
     core = slices("a")
     core.handle(m.GrantReceived(share("a", PAUSE)), 0.0)
-    again = Agent(NODE, read(write(core.checkpoint()), NODE))
+    again = restarted(core)
     assert again.store.ordered_suspension("u-a") == PAUSE
     assert starts(again, "b", memory=400) == "gpu-compute-full"
     assert said(again, share("a", PAUSE)).suspension
