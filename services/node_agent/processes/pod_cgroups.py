@@ -6,6 +6,7 @@ _>.slice (pkg/kubelet/cm/cgroup_manager_linux.go).
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -86,15 +87,20 @@ def _has_pods(root: Path) -> bool:
     return any(_KUBEPODS in entry.name for entry, _ in _below(root))
 
 
-def _below(root: Path, depth: int = _DEPTH) -> Iterator[tuple[os.DirEntry[str], str]]:
-    """The directories below `root`, except those inside a pod's; each with the pod's UID, or ""."""
+def _below(root: Path, depth: float = _DEPTH) -> Iterator[tuple[os.DirEntry[str], str]]:
+    """The directories below `root`, except those inside a pod's; each with the pod's UID, or "".
+
+    `depth`: how many levels are read. Below the kubelet's own directory it is all of them: a pod that is not found
+    where pods have cgroups counts as ended.
+    """
     for entry in _subdirectories(root):
         if entry.name in _ELSEWHERE:
             continue
         uid = owner_in(entry.name).pod_uid
         yield entry, uid
-        if not uid and depth > 1:
-            yield from _below(Path(entry.path), depth - 1)
+        left = math.inf if _KUBEPODS in entry.name else depth - 1
+        if not uid and left > 0:
+            yield from _below(Path(entry.path), left)
 
 
 def _subdirectories(path: Path) -> list[os.DirEntry[str]]:

@@ -24,6 +24,11 @@ LAYOUTS = {
         "kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-burstable.slice/"
         f"kubelet-kubepods-burstable-pod{UNDERSCORED}.slice"
     ),
+    "v2, systemd, under a deep cgroup root": (
+        "a.slice/a-b.slice/a-b-c.slice/a-b-c-d.slice/a-b-c-d-kubepods.slice/a-b-c-d-kubepods-burstable.slice/"
+        f"a-b-c-d-kubepods-burstable-pod{UNDERSCORED}.slice"
+    ),
+    "in Docker": f"docker/0123abcd/kubelet/kubepods/burstable/pod{UID}",
 }
 
 
