@@ -136,8 +136,16 @@ class RuntimeMonitor:
         return Runtime(name=version.runtime_name, version=version.runtime_version, config=config)
 
     def _toolkit_config(self) -> str:
-        path = next((path for name in _TOOLKIT_CONFIGS if (path := self._host.seen(name)).exists()), None)
-        return "" if path is None else path.read_text()
+        """What the configuration of NVIDIA's container runtime says; "" if there is none, or it cannot be read."""
+        for name in _TOOLKIT_CONFIGS:
+            try:
+                return self._host.seen(name).read_text(errors="replace")
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                self._ctx.log.warning("toolkit_configuration_not_read", error=str(error))
+                return ""
+        return ""
 
     async def _run_refreshes(self, *, answered: bool) -> None:
         while True:

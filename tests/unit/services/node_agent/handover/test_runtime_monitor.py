@@ -245,3 +245,18 @@ async def test_a_configuration_that_cannot_be_read_is_an_answer_that_says_nothin
     odd.config = "{"
     await node.monitor.refresh()
     assert "enable_cdi = true" in node.monitor.obstacle, "the last answer that says something stands"
+
+
+@pytest.mark.parametrize("odd", ["latin-1", "a folder"])
+async def test_an_odd_configuration_of_nvidias_runtime_ends_no_agent(node: Node, root: Path, odd: str) -> None:
+    """It says only whether GPUs are exposed."""
+    await node.serve(FIRST, Runtime(cdi=True))
+    file = root / "etc/nvidia-container-runtime/config.toml"
+    file.parent.mkdir(parents=True)
+    if odd == "a folder":
+        file.mkdir()
+    else:
+        file.write_bytes("# für alle Knoten".encode("latin-1"))
+    assert await node.monitor.refresh()
+    assert node.part() == (True, "")
+    assert node.logged == (["toolkit_configuration_not_read"] if odd == "a folder" else [])
