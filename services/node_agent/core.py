@@ -131,7 +131,8 @@ class Agent:
                 self.released.acknowledge(event.grant_ids)
                 return []
             case m.InventorySeen():
-                return self.gpus.update(event, now)
+                begins, out = not self.gpus.is_read, self.gpus.update(event, now)
+                return out + slice_changes.at_start(self.store, self.gpus.inventory, self.node) if begins else out
             case m.IdleSeen():
                 return self.gpus.idle_seen(event)
             case m.CordonRequested():

@@ -1,4 +1,4 @@
-"""The events that say what slices have since they were resized, suspended or resumed. Pure."""
+"""The events that say what slices have: since they were resized, suspended or resumed, and at a start. Pure."""
 
 from __future__ import annotations
 
@@ -36,3 +36,12 @@ def events_of(known: KnownGrant, store: GrantStore, inventory: Inventory | None,
         for lease in store.leases_of(known.grant_id)
         if not known.is_client and (share := known.share(lease.container)) is not None
     ]
+
+
+def at_start(store: GrantStore, inventory: Inventory | None, node: str) -> list[m.Command]:
+    """What each slice has that an earlier agent handed over: that one may have ended between the lease and its event.
+
+    Where the event was out already, the repetition changes nothing. A slice that is being resized follows when that is
+    done.
+    """
+    return [event for known in store.known if known.has_all for event in events_of(known, store, inventory, node)]

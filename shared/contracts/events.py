@@ -215,7 +215,8 @@ class NodeInventoried(Event, frozen=True):
 
 class SliceEnforced(Event, frozen=True):
     """A container's slice is handed over; or it has something else than before: it was resized, suspended, resumed or
-    moved. `promise` is what the strategy in force can keep."""
+    moved; or it is as it was, and the node's agent has started again. `promise` is what the strategy in force can keep.
+    """
 
     ENTITY: ClassVar[str] = "slice"
     VERB: ClassVar[str] = "enforced"

@@ -37,6 +37,11 @@ class NodeGpus:
         return self._cordons.saved
 
     @property
+    def is_read(self) -> bool:
+        """Whether the GPUs were read since the agent's start."""
+        return self._seen is not None
+
+    @property
     def kept(self) -> Inventory | None:
         """The inventory as it is saved: without the strategies that the node offers, which each start reads anew.
 

@@ -84,6 +84,13 @@ def test_a_slice_counts_with_what_it_has_at_each_time() -> None:
     assert (spent.gpu_ppm_ms, spent.slices) == (250_000 * 1000, 1)
 
 
+def test_a_slice_that_is_told_again_as_it_was_counts_as_before() -> None:
+    """An agent that starts tells of each slice, long after the stream has forgotten the event's id."""
+    book = make_book(SIZE, began("a"), began("a", at=4000), Ended("a", 10_000))
+    (row,) = book.usage("namespace", 99_000)
+    assert (row.gpu_seconds, row.memory_mib_seconds, row.slices) == (5.0, 5000.0, 1)
+
+
 def test_a_slice_that_was_moved_counts_on_its_new_gpu_alone() -> None:
     book = make_book(SIZE, GpuSize("H", 1000), began("a"), began("a", at=4000, gpus=("H",)), Ended("a", 10_000))
     assert book.usage("namespace", 99_000)[0].gpu_seconds == 5.0

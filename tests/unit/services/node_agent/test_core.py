@@ -9,7 +9,7 @@ from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.releases import REPEAT_S
 from services.node_agent.state import Checkpoint, CheckpointError, read, write
-from shared.contracts.events import GpuStateChanged, NodeInventoried, SliceEnforced, SliceReleased
+from shared.contracts.events import Event, GpuStateChanged, NodeInventoried, SliceEnforced, SliceReleased
 from shared.contracts.node_commands import NodeSyncAnswer
 from tests.unit.services.node_agent.make import (
     NODE,
@@ -278,6 +278,21 @@ def test_inventory_and_releases_are_published_again_after_a_reconnect() -> None:
     orders = core.handle(m.Reconnected(), 0)
     assert any(isinstance(order, m.PutInventory) for order in orders)
     assert released(orders) == ["g-a"]
+
+
+def test_an_agent_that_starts_publishes_once_what_each_slice_has() -> None:
+    """The one before may have been killed when the lease was on disk, and its event was not out."""
+    core = agent(grant("a"), grant("b"))
+
+    def published(orders: list[m.Command]) -> list[tuple[Event, str]]:
+        return [(order.event, order.event_id) for order in orders if isinstance(order, m.Publish)]
+
+    said = published(core.handle(start("a"), 0.0))
+    again = Agent(NODE, core.checkpoint())
+    assert published(again.handle(inventory(), 0.0)) == said
+    assert published(again.handle(inventory(), 1.0)) == []
+    rebooted = Agent(NODE, core.checkpoint()).handle(inventory("boot-2"), 0.0)
+    assert not any(isinstance(event, SliceEnforced) for event in events(rebooted)), "nothing runs"
 
 
 # --- the checkpoint ---------------------------------------------------------------------------------------------
