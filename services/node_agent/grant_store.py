@@ -52,10 +52,10 @@ class GrantStore:
         None if no such grant is known. Pods may use a claim one after the other: the newest grant counts, and one that
         is being released only if there is no other.
         """
-        newest_first = [known for known in self._known.values() if not known.unbound and accepts(known)][::-1]
+        newest_first = self.known[::-1]
         for known in sorted(newest_first, key=lambda known: known.releasing):
             entries = tuple(name for name, part in known.grant.grant.containers.items() if part.claim == claim)
-            if entries:
+            if entries and not known.unbound and accepts(known):
                 return known.grant.uid, entries
         return None
 

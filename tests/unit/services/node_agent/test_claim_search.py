@@ -13,7 +13,7 @@ from services.node_agent.claim_search import ClaimSearch
 from services.node_agent.processes.pod_cgroups import PodCgroups
 from shared.contracts.node_commands import NodeGrant, NodeRelease
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from tests.unit.services.node_agent.make import NODE, agent
+from tests.unit.services.node_agent.make import NODE, agent, grant
 
 ENTRIES = ("claim/c/gpu",)
 UIDS = {name: f"3f0c9b1e-7a55-4c1b-9a43-2f6f0f3a8d{number}" for name, number in (("a", 10), ("b", 11))}
@@ -95,3 +95,12 @@ async def test_without_cgroups_of_pods_the_newest_grant_counts(node: Node) -> No
     """The kubelet makes none where `cgroupsPerQOS` is off."""
     node.core.handle(granted("b"), 0.0)
     assert (await node.find(), node.waits) == ("b", 0)
+
+
+async def test_only_pods_with_the_claim_are_looked_for(node: Node) -> None:
+    """Of one without a cgroup, as just bound or ended, all cgroups of the node are read."""
+    node.has("a")
+    node.core.handle(grant("other", gpu="G1"), 0.0)
+    looked_for: list[str] = []
+    found = node.core.store.find_by_claim("claim-1", lambda known: not looked_for.append(known.grant.name))
+    assert (found, looked_for) == ((UIDS["a"], ENTRIES), ["a"])
