@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from services.node_agent import messages as m
 from shared.bus.port import BusError
+from shared.bus.tasks import end
 from shared.contracts import queries
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.queries import GrantAnswer, GrantQuery
@@ -41,19 +42,26 @@ class GrantWait:
         """Waits until `find` finds the grant; None after WAIT_S.
 
         Placement sends it once it has seen the pod bound. It is asked too, by the pod's UID or the claim's: what it
-        sent may have been lost. Raises OSError if the checkpoint cannot be written.
+        sent may have been lost. While it does not answer, what it sends is found all the same. Raises OSError if the
+        checkpoint cannot be written.
         """
         query, now = GrantQuery(uid=uid, node=self._node, claim=claim), asyncio.get_running_loop().time
         until, pause_s = now() + WAIT_S, ASK_S
-        while True:
-            why = await self._fetch(query)
-            left_s = until - now()
-            if (found := await self._arrives(find, min(pause_s, left_s))) is not None:
-                return found
-            if left_s <= 0:
-                self._ctx.log.warning("grant_not_fetched", uid=uid, claim=claim, error=why)
-                return None
-            pause_s *= 2
+        asked = asyncio.create_task(self._fetch(query))
+        try:
+            while True:
+                left_s = until - now()
+                if (found := await self._arrives(find, min(pause_s, left_s))) is not None:
+                    return found
+                why = asked.result() if asked.done() else "placement has not answered"
+                if left_s <= 0:
+                    self._ctx.log.warning("grant_not_fetched", uid=uid, claim=claim, error=why)
+                    return None
+                if asked.done():
+                    asked = asyncio.create_task(self._fetch(query))
+                pause_s *= 2
+        finally:
+            await end(asked)
 
     async def _arrives(self, find: Callable[[], Found | None], within_s: float) -> Found | None:
         """Looks now, and whenever a grant has arrived. Those of other pods are no reason to ask again."""

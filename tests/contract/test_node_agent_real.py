@@ -551,6 +551,27 @@ async def test_a_start_waits_until_placement_has_seen_the_pod_bound(
         assert len(queried) == 1, "the grant of another pod is no reason to ask again"
 
 
+async def test_a_start_does_not_wait_for_an_answer_when_its_grant_has_come(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Placement hangs, or its leader changes: it took the query, and never answers."""
+    monkeypatch.setattr(grant_wait, "WAIT_S", 60.0)
+    asked = asyncio.Event()
+
+    async def placement(_: Incoming) -> None:
+        asked.set()
+
+    await bus.subscribe(queries.GRANT.subject, placement)
+    async with agent(nats, host) as service, asyncio.TaskGroup() as group:
+        request = service.ctx.bus.request
+        monkeypatch.setattr(service.ctx.bus, "request", functools.partial(request, timeout_s=600.0))
+        start = group.create_task(service.node.start_container("u-a", "c"))
+        await asked.wait()
+        await ask(bus, "grant", grant("a"), Accepted)
+        async with asyncio.timeout(30):
+            assert isinstance(await start, m.HandOver)
+
+
 async def test_the_agent_does_not_start_with_a_damaged_checkpoint(
     nats: EmbeddedServer, bus: NatsBus, host: Path
 ) -> None:

@@ -95,8 +95,8 @@ MUTANTS = [
         name="refused-before-the-pod-is-seen-bound",
         what="a start without a known grant is refused at the first answer of placement",
         file="services/node_agent/grant_wait.py",
-        old="            left_s = until - now()\n",
-        new="            left_s = 0.0\n",
+        old="left_s = until - now()",
+        new="left_s = 0.0",
         tests=(
             "tests/contract/test_claims_driver.py::test_a_claim_waits_until_placement_has_seen_its_pod_bound",
             "tests/contract/test_node_agent_real.py::test_a_start_waits_until_placement_has_seen_the_pod_bound",
