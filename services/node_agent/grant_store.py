@@ -21,8 +21,10 @@ Key = tuple[str, str]
 
 class GrantStore:
     def __init__(self, known: Iterable[KnownGrant], leases: Iterable[Lease]) -> None:
-        self._known = {k.grant_id: k for k in known}
-        self._by_uid = {k.grant.uid: k.grant_id for k in self._known.values()}
+        self._known: dict[str, KnownGrant] = {}
+        self._by_uid: dict[str, str] = {}
+        for saved in known:
+            self.put(saved)
         self._leases = {(lease.uid, lease.container): lease for lease in leases}
         self.under_way: Counter[str] = Counter()
         """By grant: how many suspensions and resumptions its slices have been told of, and have not answered yet."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from services.node_agent import messages as m
+from services.node_agent.core import Agent
 from shared.contracts.node_commands import NodeGrant
 from shared.model.grant import ContainerGrant, GpuShare, Grant
-from tests.unit.services.node_agent.make import NODE, agent, grant, inventory, refusal, release, start
+from tests.unit.services.node_agent.make import NODE, agent, grant, inventory, node_grant, refusal, release, start, sync
 
 
 def test_a_start_under_another_pod_name_is_refused() -> None:
@@ -73,3 +75,13 @@ def test_a_reused_claim_belongs_to_the_pod_of_the_newest_grant() -> None:
     core.handle(m.StartRequested("u-b", "claim/c/gpu"), 0.0)
     core.handle(release("b"), 0.0)
     assert core.store.find_by_claim("claim-1") == ("u-a", ("claim/c/gpu",)), "a releasing grant comes last"
+
+
+def test_a_pod_that_was_seen_bound_starts_by_that_grant_also_after_a_restart() -> None:
+    """Whatever else was decided for it later: a sync names both until that decision is void."""
+    bound = node_grant("a")
+    decided = msgspec.structs.replace(bound, unbound=True, grant=msgspec.structs.replace(bound.grant, grant_id="g-b"))
+    core = agent(m.GrantReceived(bound), sync(bound, decided))
+    again = Agent(NODE, core.checkpoint())
+    again.handle(inventory(), 0.0)
+    assert refusal(again.handle(start("a"), 0.0)) == ""
