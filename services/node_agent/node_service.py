@@ -25,9 +25,9 @@ from services.node_agent.remote_port import RemoteServing
 from services.node_agent.server_service import ServerRunner, client_containers
 from services.node_agent.slice_resizer import carry_out
 from services.node_agent.strategy_service import Strategies
-from shared.bus.port import Incoming
+from shared.bus.port import BusError, Incoming, level_of
 from shared.contracts import subjects
-from shared.contracts.base import encode
+from shared.contracts.base import Message, encode
 from shared.contracts.node_commands import NodeHoldAnswer
 from shared.model.gpu import Inventory
 from shared.service import Context
@@ -197,8 +197,7 @@ class NodeRuntime:
                     raise OSError(self._unsaved) from error
                 self._saved.observe(asyncio.get_running_loop().time() - begun)
             case m.Answer():
-                if incoming is not None:
-                    await self._ctx.bus.respond(incoming, encode(order.body))
+                await self._answer(order.body, incoming)
             case m.SuspendSlices():
                 # The driver may take seconds, and other requests go on. A repeated one is answered when both are done.
                 self._ctx.spawn(self._suspend(order, incoming), name="suspend")
@@ -220,6 +219,15 @@ class NodeRuntime:
                     "start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence
                 )
 
+    async def _answer(self, answer: Message, incoming: Incoming | None) -> None:
+        """One that cannot be sent ends nothing: it was carried out, and a leader without an answer orders it again."""
+        if incoming is None:
+            return
+        try:
+            await self._ctx.bus.respond(incoming, encode(answer))
+        except BusError as error:
+            getattr(self._ctx.log, level_of(error))("answer_not_sent", asked=incoming.subject, error=str(error))
+
     async def _suspend(self, order: m.SuspendSlices, incoming: Incoming | None) -> None:
         strategies = self.strategies
         results = [
@@ -232,9 +240,7 @@ class NodeRuntime:
 
     async def _hold(self, order: m.HoldPods, incoming: Incoming | None) -> None:
         why = "this agent hands nothing over" if self.strategies is None else await self.strategies.hold(order)
-        if incoming is not None:
-            answer = NodeHoldAnswer(node=self._config.node, ok=not why, reason=why)
-            await self._ctx.bus.respond(incoming, encode(answer))
+        await self._answer(NodeHoldAnswer(node=self._config.node, ok=not why, reason=why), incoming)
 
     async def _resize(self, order: m.ResizeSlices, incoming: Incoming | None) -> None:
         done = await carry_out(None if self.strategies is None else self.strategies.resizer, order)

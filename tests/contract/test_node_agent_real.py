@@ -27,7 +27,7 @@ from services.node_agent.service import NodeAgent
 from services.node_agent.state import Checkpoint, CheckpointError
 from shared.bus.embedded import EmbeddedServer, User
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Incoming
+from shared.bus.port import Incoming, NotTaken
 from shared.contracts import permissions, queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import unwrap
@@ -37,6 +37,7 @@ from shared.contracts.node_commands import (
     NodeCordon,
     NodeCordonAnswer,
     NodeGrant,
+    NodeHold,
     NodeRelease,
     NodeSync,
     NodeSyncAnswer,
@@ -570,6 +571,27 @@ async def test_a_start_does_not_wait_for_an_answer_when_its_grant_has_come(
         await ask(bus, "grant", grant("a"), Accepted)
         async with asyncio.timeout(30):
             assert isinstance(await start, m.HandOver)
+
+
+async def test_an_answer_that_cannot_be_sent_ends_no_agent(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NATS is away, and the client keeps no more. What was ordered is done, and the leader orders it again."""
+    asked, failed = Incoming(subject="s", payload=b"", reply="_INBOX.x"), asyncio.Queue[str]()
+
+    async def respond(incoming: Incoming, payload: bytes) -> None:
+        failed.put_nowait(incoming.subject)
+        raise NotTaken("the outbound buffer is full")
+
+    async with agent(nats, host) as service:
+        with monkeypatch.context() as away:
+            away.setattr(service.ctx.bus, "respond", respond)
+            await service.node.handle(m.GrantReceived(grant("a")), asked)
+            await failed.get()
+            await service.node.handle(m.HoldReceived(NodeHold(term=1, node="n1", grant_ids=(), hold_s=0.0)), asked)
+            await failed.get()
+        assert (await ask(bus, "grant", grant("a"), Accepted)).ok
+        assert not service.ctx.failure.done()
 
 
 async def test_the_agent_does_not_start_with_a_damaged_checkpoint(
