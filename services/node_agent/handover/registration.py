@@ -54,6 +54,8 @@ class DevicePluginServer:
         self._plugin: SlotPlugin | None = None
         self._registered_with: Identity = None
         self._registered_at = 0.0
+        self._refusal = ""
+        """Why the last registration failed; "" if it did not."""
         self._watchers = 0
         self._closed = False
 
@@ -110,9 +112,11 @@ class DevicePluginServer:
             self._ctx.health.set(
                 "kubelet", ok=False, detail=f"the kubelet did not register the slots: {error.details()}"
             )
-            log.warning("not_registered", error=error.details())
+            if (why := str(error.details())) != self._refusal:  # it is tried again twice a second
+                log.warning("not_registered", error=why)
+            self._refusal = why
             return
-        self._registered_with = kubelet
+        self._registered_with, self._refusal = kubelet, ""
         log.info("registered", resource=names.RESOURCE_SLOT)
 
     async def _serve(self) -> None:
