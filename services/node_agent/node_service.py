@@ -221,12 +221,11 @@ class NodeRuntime:
 
     async def _answer(self, answer: Message, incoming: Incoming | None) -> None:
         """One that cannot be sent ends nothing: it was carried out, and a leader without an answer orders it again."""
-        if incoming is None:
-            return
         try:
-            await self._ctx.bus.respond(incoming, encode(answer))
+            if incoming is not None:
+                await self._ctx.bus.respond(incoming, encode(answer))
         except BusError as error:
-            getattr(self._ctx.log, level_of(error))("answer_not_sent", asked=incoming.subject, error=str(error))
+            getattr(self._ctx.log, level_of(error))("answer_not_sent", answer=str(answer), error=str(error))
 
     async def _suspend(self, order: m.SuspendSlices, incoming: Incoming | None) -> None:
         strategies = self.strategies

@@ -160,8 +160,8 @@ MUTANTS = [
         name="suspended-pods-resume-beyond-the-limit",
         what="suspended pods resume whatever the limit of their queue",
         file="services/placement/protocol/suspension.py",
-        old="return None if self.quota_exceeded(unit) else self._places(unit)",
-        new="return self._places(unit)",
+        old="return None if places is None or self.quota_exceeded(unit) else places",
+        new="return places",
         tests=(
             "tests/unit/services/placement/protocol/test_suspension.py::"
             "test_a_suspended_pod_resumes_within_the_limit_of_its_queue",
