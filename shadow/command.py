@@ -60,8 +60,8 @@ async def plan(args: argparse.Namespace) -> None:
         page.show_plan(made)
     if args.enough and made.enough is None:
         raise Failure(
-            f"not even a node of the last kind for each pod keeps 99 % of the waits within {args.enough}; the longest "
-            "waits say why"
+            "not even a node of the last kind for each pod starts all pods that ran there, and keeps 99 % of the waits "
+            f"within {args.enough}; the longest waits say why"
         )
 
 

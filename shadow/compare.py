@@ -127,12 +127,13 @@ def kerfs_side(history: History, kerf: Rerun) -> Side:
     started = {uid: kerf.placed[uid].at_s if uid in kerf.placed else None for uid in _taken(history)}
     lives = history.lives
     still = sum(1 for uid, at in started.items() if at is None and lives[uid].deleted_s is None)
-    return _side(history, kerf.steps, waits_with(history, kerf), started, waiting=still)
+    waits = {uid: wait_s for uid, wait_s in waits_with(history, kerf).items() if not lives[uid].ran_before}
+    return _side(history, kerf.steps, waits, started, waiting=still)
 
 
 def waits_with(history: History, kerf: Rerun) -> dict[str, float]:
-    """Seconds by uid; pods that ran before the watching began are left out."""
-    return {uid: _kerfs_wait(life, kerf, history) for uid, life in _taken(history).items() if not life.ran_before}
+    """Seconds by uid; of a pod that ran before, since the watching began."""
+    return {uid: _kerfs_wait(life, kerf, history) for uid, life in _taken(history).items()}
 
 
 def _taken(history: History) -> dict[str, Life]:

@@ -66,8 +66,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     pods: int
     planned: Planned
     enough: Planned | None = None
-    """With the fewest nodes of the last kind with which the 99th percentile of waits is as asked for; None: not asked
-    for, or not reached with a node for each pod."""
+    """With the fewest nodes of the last kind that serve all pods in the time asked for (`plan`); None: not asked for,
+    or not reached with a node for each pod."""
 
 
 def read_fleet(text: str) -> tuple[Kind, ...]:
@@ -91,13 +91,14 @@ def read_fleet(text: str) -> tuple[Kind, ...]:
 def plan(history: History, kinds: tuple[Kind, ...], policy: str, enough_s: float | None = None) -> Plan:
     """The history on these nodes.
 
-    `enough_s`: also looks for the fewest nodes of the last kind with which 99 % of the pods wait no longer.
+    `enough_s`: also looks for the fewest nodes of the last kind with which 99 % of the pods wait no longer, those that
+    ran when the watching began wait no longer either, and each pod that started there starts.
     """
     return Plan(
         source=history.source,
         watched_s=round(history.ended_s - history.began_s, 1),
         pods=sum(1 for life in history.lives.values() if isinstance(life.wanted, Wanted)),
-        planned=_planned(history, kinds, policy),
+        planned=_planned(*_moved(history, kinds, policy), kinds),
         enough=None if enough_s is None else _enough(history, kinds, policy, enough_s),
     )
 
@@ -111,8 +112,9 @@ def _enough(history: History, kinds: tuple[Kind, ...], policy: str, enough_s: fl
 
     def serves(count: int) -> bool:
         last = msgspec.structs.replace(kinds[-1], count=count)
-        found[count] = _planned(history, (*kinds[:-1], last), policy)
-        return found[count].kerf.p99_wait_s <= enough_s
+        moved, made = _moved(history, (*kinds[:-1], last), policy)
+        found[count] = _planned(moved, made, (*kinds[:-1], last))
+        return found[count].kerf.p99_wait_s <= enough_s and not _lacks(moved, made, enough_s)
 
     if serves(0):
         return found[0]
@@ -128,13 +130,30 @@ def _enough(history: History, kinds: tuple[Kind, ...], policy: str, enough_s: fl
     return found[high]
 
 
-def _planned(history: History, kinds: tuple[Kind, ...], policy: str) -> Planned:
-    steps = tuple(_nodes(history.began_s, kinds))
-    moved = msgspec.structs.replace(history, steps=steps, others=())
-    made = rerun(moved, policy)
+def _lacks(history: History, made: Rerun, enough_s: float) -> bool:
+    """Whether a pod that started there does not here, or one that ran when the watching began waits too long.
+
+    The percentile of the waits shows neither: a pod that never starts counts until the end of the recording, which may
+    be sooner than `enough_s`, and a pod that ran before does not count.
+    """
+    waits = waits_with(history, made)
+    return any(
+        (life.bound_s is not None and uid not in made.placed) or (life.ran_before and waits[uid] > enough_s)
+        for uid, life in history.lives.items()
+        if uid in waits
+    )
+
+
+def _moved(history: History, kinds: tuple[Kind, ...], policy: str) -> tuple[History, Rerun]:
+    """The history on these nodes, and what Kerf makes of it."""
+    moved = msgspec.structs.replace(history, steps=tuple(_nodes(history.began_s, kinds)), others=())
+    return moved, rerun(moved, policy)
+
+
+def _planned(moved: History, made: Rerun, kinds: tuple[Kind, ...]) -> Planned:
     return Planned(
-        nodes=len(steps),
-        gpus=sum(len(step.devices) for step in steps),
+        nodes=sum(kind.count for kind in kinds),
+        gpus=sum(kind.count * kind.gpus for kind in kinds),
         counts=tuple(kind.count for kind in kinds),
         kerf=kerfs_side(moved, made),
         longest=tuple(_longest(moved, made)),

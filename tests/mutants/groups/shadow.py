@@ -108,8 +108,8 @@ MUTANTS = [
         name="shadow-waits-before-it-watched",
         what="pods that were bound before count as pods that did not wait",
         file="shadow/compare.py",
-        old="for uid, life in _taken(history).items() if not life.ran_before}",
-        new="for uid, life in _taken(history).items()}",
+        old="for uid, wait_s in waits_with(history, kerf).items() if not lives[uid].ran_before}",
+        new="for uid, wait_s in waits_with(history, kerf).items()}",
         tests=(f"{UNIT}/test_compare.py::test_pods_that_ran_before_count_in_gpus_and_not_in_waits",),
     ),
 ]

@@ -11,7 +11,7 @@ from shadow.history import History, read_history
 from shadow.plan import FleetError, Kind, plan, read_fleet
 from tests.support import shadow
 from tests.support.command import Command
-from tests.support.shadow import Recording
+from tests.support.shadow import BEGAN_S, Recording
 
 TWO = {"nvidia.com/gpu": "2"}
 DATA = Path(__file__).resolve().parents[2] / "data" / "shadow"
@@ -91,3 +91,21 @@ def test_no_nodes_are_never_enough() -> None:
     found = plan(history(), (Kind(model="T4", memory_mib=16_384, gpus=2, count=1),), "kerf", 35.0).enough
     assert found is not None
     assert found.counts == (1,)
+
+
+def test_pods_that_ran_before_need_their_place_too() -> None:
+    """They are not in the percentile of the waits, for those there are not known."""
+    old = [shadow.pod(f"old{index}", TWO, on=f"n{index}", created_s=BEGAN_S - 50) for index in (0, 1)]
+    recording = Recording(*(shadow.node(f"n{index}", shadow.gfd(2)) for index in (0, 1))).seen(0, *old)
+    recording.seen(90, shadow.pod("old0", TWO, on="n0", created_s=BEGAN_S - 50, phase="Succeeded"))
+    made = plan(read_history(recording.ended(100)), (kind(),), "kerf", 60.0)
+    assert [(one.pod, one.wait_s, one.started) for one in made.planned.longest] == [("team/old1", 90.0, True)]
+    assert made.enough is not None
+    assert made.enough.counts == (2,)
+
+
+def test_a_recording_shorter_than_the_wait_asked_for_excuses_no_pod() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(2))).seen(5, shadow.pod("a", TWO))
+    made = plan(read_history(recording.seen(6, shadow.pod("a", TWO, on="n1")).ended(55)), (kind(),), "kerf", 60.0)
+    assert made.enough is not None
+    assert made.enough.counts == (1,)
