@@ -146,6 +146,8 @@ class _Reader:
         self.unreadable: dict[str, None] = {}
         self.wrong: dict[str, str] = {}
         """By uid of the pod."""
+        self.uncounted: dict[str, str] = {}
+        """The nodes of pods that hold GPUs of nodes of which no GPU is known, by uid of the pod."""
         self.peers: dict[str, None] = {}
         self.fleet = Fleet()
         self.grants = 0
@@ -173,6 +175,7 @@ class _Reader:
         for life in self.lives.values():
             sliced = replicas.get(life.node, _pending_replicas(life.pod, replicas))
             life.wanted = self.unsliced[life.uid] if sliced == 1 else requests.read(life.pod, sliced)
+        self._name_missing()
         lives = sorted((life for life in self.lives.values() if life.wanted is not None), key=_age)
         known = {life.uid for life in lives}
         return History(
@@ -201,8 +204,28 @@ class _Reader:
         self.nodes[name] = node
         self.around = Surroundings(nodes=self.nodes, reserved=self.reserved)
         if devices:
+            appears = name not in self.fleet.nodes
             self.fleet.set_node(name, devices)
             self.steps.append(NodeIs(self.now_s, name, devices, node))
+            if appears:
+                self._read_again(name)
+
+    def _read_again(self, name: str) -> None:
+        """Pods may be seen before their node, for each kind is watched by itself."""
+        for life in self.lives.values():
+            if life.node == name and life.left_s is None and not self.fleet.named(life.uid):
+                self._bound(life, self.pods[life.uid], again=True)
+
+    def _name_missing(self) -> None:
+        """Pods that hold something of nodes without GPUs: nothing says whether there was room."""
+        found: dict[str, list[str]] = {}
+        for uid, node in self.uncounted.items():
+            found.setdefault(node, []).append(self.lives[uid].key)
+        for node, pods in found.items():
+            self.unreadable[
+                f"node {node} was not seen with GPUs that can be read; what its pods hold counts nowhere: "
+                f"{', '.join(pods)}"
+            ] = None
 
     def _replicas(self) -> dict[str, int]:
         """By node, of the nodes with GPUs."""
@@ -257,7 +280,7 @@ class _Reader:
         return life
 
     def _bound(self, life: Life, pod: SeenPod, *, again: bool = False) -> None:
-        """`again`: what it holds was taken off, and has a new name."""
+        """`again`: what it holds was taken off, and has a new name, or was not counted yet."""
         if life.bound_s is None:
             life.bound_s, life.node = self.now_s, pod.spec.node_name
         try:
@@ -267,6 +290,10 @@ class _Reader:
             given = life.given if again else None
         if given is None or (given == life.given and not again):
             return
+        if given.node not in self.fleet.nodes:
+            self.uncounted[life.uid] = given.node
+            return
+        self.uncounted.pop(life.uid, None)
         if life.given is None:
             self.grants += 1
         self.peers[given.peer] = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from shadow.history import History, read_history
-from shadow.objects import SeenPod
+from shadow.history import History, Starts, read_history
+from shadow.objects import NodeSeen, SeenPod
 from shadow.peers.hami import ALLOCATED, REGISTER
 from shared.model.objects import Node, SchedulingGate
 from tests.support import shadow
@@ -64,6 +64,34 @@ def test_a_gpu_that_is_given_away_twice_is_found_at_the_second_pod() -> None:
     assert history.grants_read == 3
     (wrong,) = history.grants_wrong
     assert wrong.startswith("team/c, after 3.0 s: GPU GPU-a of node n1: 24000 of 16384 MiB")
+
+
+def test_a_pod_that_is_seen_before_its_node_is_judged_with_it() -> None:
+    recording = Recording(shadow.node("n2", shadow.gfd(1))).seen(1, hami("a", "GPU-a,NVIDIA,16000,100:;"))
+    recording.facts.append(NodeSeen(at_s=BEGAN_S + 1.5, node=HAMI_NODE))
+    history = read_history(recording.ended(4))
+    assert (history.grants_read, history.grants_wrong, history.unreadable) == (1, (), ())
+    assert history.lives["uid-a"].gpus == ("GPU-a",)
+    assert [step.at_s - BEGAN_S for step in history.steps if isinstance(step, Starts)] == [1.5]
+    history = read_history(recording.seen(3, hami("b", "GPU-a,NVIDIA,16000,100:;")).ended(4))
+    assert [wrong.split(":")[0] for wrong in history.grants_wrong] == ["team/b, after 3.0 s"]
+
+
+def test_a_counted_grant_that_is_seen_before_its_node_is_read_with_it() -> None:
+    recording = Recording(shadow.node("n2", shadow.gfd(1))).seen(1, shadow.pod("a", ONE, on="n1"))
+    recording.facts.append(NodeSeen(at_s=BEGAN_S + 1.5, node=shadow.node("n1", shadow.gfd(1))))
+    history = read_history(recording.ended(4))
+    assert (history.grants_read, history.lives["uid-a"].gpus) == (1, ("n1/gpu-0",))
+
+
+def test_grants_on_a_node_without_readable_gpus_are_named_and_not_wrong() -> None:
+    broken = shadow.node("n1", annotations={REGISTER: "[{]"})
+    recording = Recording(broken).seen(1, hami("a", "GPU-a,NVIDIA,8000,30:;"), hami("b", "GPU-a,NVIDIA,8000,30:;"))
+    history = read_history(recording.ended(4))
+    assert (history.grants_read, history.grants_wrong) == (0, ())
+    assert history.unreadable[1] == (
+        "node n1 was not seen with GPUs that can be read; what its pods hold counts nowhere: team/a, team/b"
+    )
 
 
 def test_a_pod_that_has_ended_holds_nothing() -> None:
