@@ -83,16 +83,15 @@ class Fleet:
         """Pods by uid, as people name them."""
 
     def set_node(self, name: str, devices: tuple[Device, ...]) -> None:
-        before = self.nodes.get(name, {})
+        """Pods keep what they hold of these GPUs, also if the node or the GPU was gone for a time."""
         self._changed.add(name)
-        self.nodes[name] = {device.uuid: GpuUse(device) for device in devices}
-        for uuid, use in self.nodes[name].items():
-            if uuid in before:
-                use.holders = before[uuid].holders
+        self.nodes[name] = now = {device.uuid: GpuUse(device) for device in devices}
         for uid, uses in self._held.items():
-            self._held[uid] = [
-                self.nodes[name].get(use.device.uuid, use) if use.device.node == name else use for use in uses
-            ]
+            for place, use in enumerate(uses):
+                if use.device.node == name and use.device.uuid in now:
+                    uses[place] = now[use.device.uuid]
+                    uses[place].holders[uid] = use.holders[uid]
+        self._drop_claims()
 
     def remove_node(self, name: str) -> None:
         self._changed.add(name)
@@ -122,9 +121,13 @@ class Fleet:
         for use in self._held.pop(uid, ()):
             use.holders.pop(uid, None)
             self._changed.add(use.device.node)
+        self._drop_claims()
+
+    def _drop_claims(self) -> None:
+        """Of GPUs that no pod holds. Those of a GPU that is gone stay: it may come back with its pods."""
         for key, number in list(self._claimed.items()):
-            use_ = self.nodes.get(key[0], {}).get(number)
-            if use_ is None or not use_.holders:
+            use = self.nodes.get(key[0], {}).get(number)
+            if use is not None and not use.holders:
                 del self._claimed[key]
 
     def named(self, uid: str) -> tuple[str, ...]:

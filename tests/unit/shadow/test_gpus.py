@@ -105,3 +105,30 @@ def test_a_node_that_is_reported_again_keeps_what_it_has_given() -> None:
     assert gpus.moment(()).used == 0
     gpus.remove_node("n")
     assert gpus.moment(()).gpus == 0
+
+
+def test_a_node_that_comes_back_has_given_away_what_its_pods_hold() -> None:
+    gpus = fleet()
+    gpus.give("a", "team/a", given(share(600)))
+    gpus.give("b", "team/b", given(share(300)))
+    gpus.remove_node("n")
+    gpus.take("b")
+    gpus.set_node("n", ())
+    gpus.set_node("n", (device("n", 0), device("n", 1)))
+    assert gpus.give("c", "team/c", given(share(300))) == ()
+    (wrong,) = gpus.give("d", "team/d", given(share(200)))
+    assert "1100 of 1000 MiB are given away, to team/a (600 MiB, 0 %), team/c" in wrong
+
+
+def test_a_numbered_gpu_that_comes_back_is_still_that_of_its_group() -> None:
+    gpus, devices = Fleet(), tuple(device("n", index, uuid=f"n/gpu-{index}", numbered=True) for index in (0, 1))
+    gpus.set_node("n", devices)
+    half = Part(uuid="group:g", milli=500, memory_milli=500)
+    gpus.give("a", "team/a", given(half))
+    gpus.give("x", "team/x", given(Part(uuid="group:x")))
+    gpus.remove_node("n")
+    gpus.take("x")
+    gpus.set_node("n", devices)
+    assert gpus.give("b", "team/b", given(half)) == ()
+    assert gpus.named("b") == gpus.named("a")
+    assert gpus.give("c", "team/c", given(Part(uuid="group:c"))) == ()

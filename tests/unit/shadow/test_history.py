@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from shadow.history import History, Starts, read_history
-from shadow.objects import NodeSeen, SeenPod
+from shadow.objects import NodeGone, NodeSeen, SeenPod
 from shadow.peers.hami import ALLOCATED, REGISTER
 from shared.model.objects import Node, SchedulingGate
 from tests.support import shadow
@@ -92,6 +92,13 @@ def test_grants_on_a_node_without_readable_gpus_are_named_and_not_wrong() -> Non
     assert history.unreadable[1] == (
         "node n1 was not seen with GPUs that can be read; what its pods hold counts nowhere: team/a, team/b"
     )
+
+
+def test_a_node_that_is_registered_again_hides_no_double_booking() -> None:
+    recording = Recording(HAMI_NODE).seen(1, hami("a", "GPU-a,NVIDIA,16000,100:;"))
+    recording.facts += [NodeGone(at_s=BEGAN_S + 2, name="n1"), NodeSeen(at_s=BEGAN_S + 3, node=HAMI_NODE)]
+    history = read_history(recording.seen(4, hami("b", "GPU-a,NVIDIA,16000,100:;")).ended(5))
+    assert [wrong.split(":")[0] for wrong in history.grants_wrong] == ["team/b, after 4.0 s"]
 
 
 def test_a_pod_that_has_ended_holds_nothing() -> None:
