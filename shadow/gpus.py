@@ -12,11 +12,12 @@ from shared.model.request import GpuAsk
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """A cluster's GPUs at one time. Free memory is counted in GPUs: half of a GPU's memory is 0.5."""
+    """A cluster's GPUs at one time. Free memory is counted in healthy GPUs: half of a GPU's memory is 0.5."""
 
     gpus: int
+    """That are healthy."""
     used: int
-    """With at least one pod."""
+    """With at least one pod, healthy or not."""
     free: float
     """Memory that no pod holds."""
     scattered: float
@@ -46,12 +47,18 @@ class GpuUse:
 
     @property
     def free(self) -> float:
-        """The part of its memory that no pod holds, 0 to 1."""
+        """The part of its memory that no pod holds, 0 to 1. Of a GPU that is not healthy no pod could use it: 0."""
         left = self.device.memory_mib - self.memory_mib
-        return max(0, left) / self.device.memory_mib if self.device.memory_mib else 0.0
+        return max(0, left) / self.device.memory_mib if self.device.memory_mib and self.device.healthy else 0.0
+
+    def is_full(self, part: Part) -> bool:
+        """Whether its peer has no replica, or where the part is a whole GPU no room, left on it."""
+        return bool(self.holders) if part.whole else 0 < self.device.max_sharers <= self.sharers
 
     def takes(self, ask: GpuAsk) -> bool:
         """Whether it has room for one GPU's part of a request."""
+        if not self.device.healthy:
+            return False
         if ask.whole or ask.profile:
             return not self.holders
         memory_mib, milli = share_on(ask, self.device.memory_mib)
@@ -171,7 +178,7 @@ class Fleet:
         left = [use for use in gpus.values() if use not in touched] or list(gpus.values())
         if not left:
             return None, f"node {node} has no GPUs"
-        chosen = min(left, key=lambda use: (use.sharers, use.device.index))
+        chosen = min(left, key=lambda use: (use.is_full(part), not use.device.healthy, use.sharers, use.device.index))
         if part.whole and chosen.holders:
             holders = ", ".join(sorted({self.titles[uid] for use in gpus.values() for uid in use.holders}))
             return chosen, f"node {node} has {len(gpus)} GPUs, and none of them is left: they are held by {holders}"
@@ -221,7 +228,7 @@ def _count(uses: Iterable[GpuUse]) -> _Counts:
     gpus = used = 0
     free = scattered = 0.0
     for use in uses:
-        gpus, free = gpus + 1, free + use.free
+        gpus, free = gpus + use.device.healthy, free + use.free
         if use.holders:
             used, scattered = used + 1, scattered + use.free
     return gpus, used, free, scattered

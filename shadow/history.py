@@ -30,6 +30,7 @@ class NodeIs(msgspec.Struct, frozen=True):
     at_s: float
     name: str
     devices: tuple[Device, ...]
+    """Empty: it reports its GPUs no longer. Pods that hold them run on, and no other starts."""
     node: Node
 
 
@@ -203,12 +204,12 @@ class _Reader:
             devices = ()
         self.nodes[name] = node
         self.around = Surroundings(nodes=self.nodes, reserved=self.reserved)
-        if devices:
-            appears = name not in self.fleet.nodes
+        before = bool(self.fleet.nodes.get(name))
+        if devices or before:
             self.fleet.set_node(name, devices)
             self.steps.append(NodeIs(self.now_s, name, devices, node))
-            if appears:
-                self._read_again(name)
+        if devices and not before:
+            self._read_again(name)
 
     def _read_again(self, name: str) -> None:
         """Pods may be seen before their node, for each kind is watched by itself."""
@@ -290,7 +291,7 @@ class _Reader:
             given = life.given if again else None
         if given is None or (given == life.given and not again):
             return
-        if given.node not in self.fleet.nodes:
+        if not self.fleet.nodes.get(given.node):
             self.uncounted[life.uid] = given.node
             return
         self.uncounted.pop(life.uid, None)

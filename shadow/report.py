@@ -22,6 +22,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     peers: tuple[str, ...]
     """Whose grants were read."""
     nodes: int
+    """With healthy GPUs, at the end."""
     gpus: int
     grants_read: int
     grants_wrong: int
@@ -45,7 +46,7 @@ def make(facts: Iterable[AnyFact], policy: str = "kerf") -> Made:
     nodes: dict[str, int] = {}
     for step in history.steps:
         if isinstance(step, NodeIs):
-            nodes[step.name] = len(step.devices)
+            nodes[step.name] = sum(device.healthy for device in step.devices)
         elif isinstance(step, NodeLeaves):
             nodes.pop(step.name, None)
     report = Report(
@@ -54,7 +55,7 @@ def make(facts: Iterable[AnyFact], policy: str = "kerf") -> Made:
         began=seconds_text(history.began_s),
         watched_s=round(history.ended_s - history.began_s, 1),
         peers=history.peers,
-        nodes=len(nodes),
+        nodes=sum(1 for gpus in nodes.values() if gpus),
         gpus=sum(nodes.values()),
         grants_read=history.grants_read,
         grants_wrong=len(history.grants_wrong),

@@ -291,7 +291,14 @@ def _node(node: Node, version: str) -> Node:
 
 def _inventory(node: str, devices: tuple[Device, ...], generation: int) -> Inventory:
     gpus = tuple(
-        Gpu(uuid=device.uuid, index=device.index, model=device.model, memory_mib=device.memory_mib)
+        Gpu(
+            uuid=device.uuid,
+            index=device.index,
+            model=device.model,
+            memory_mib=device.memory_mib,
+            state="healthy" if device.healthy else "unhealthy",
+            reason="" if device.healthy else "its node reports it so",
+        )
         for device in devices
     )
     return Inventory(node=node, boot_id=_BOOT, generation=generation, gpus=gpus, simulated=True)

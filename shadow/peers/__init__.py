@@ -20,8 +20,8 @@ NODE_ANNOTATIONS = (hami.REGISTER, volcano.REGISTER)
 
 
 def devices_of(node: Node) -> tuple[Device, ...]:
-    """The GPUs of a node, by the first peer that reports them. Raises Unreadable."""
-    return next((found for peer in PEERS if (found := peer.devices(node))), ())
+    """The GPUs of a node, by the first peer that reports it. Raises Unreadable."""
+    return next((found for peer in PEERS if (found := peer.devices(node)) is not None), ())
 
 
 def given_to(pod: SeenPod, around: Surroundings) -> Given | None:

@@ -17,6 +17,8 @@ LABEL_COUNT = "nvidia.com/gpu.count"
 LABEL_REPLICAS = "nvidia.com/gpu.replicas"
 RESOURCE_GPU = "nvidia.com/gpu"
 RESOURCE_SHARED = "nvidia.com/gpu.shared"
+RESOURCES = (RESOURCE_GPU, RESOURCE_SHARED)
+"""One of them, as the device plugin is set; a node may name the other one with 0."""
 SHARED_SUFFIX = "-SHARED"
 """GPU feature discovery adds it to the product's name where GPUs are time-sliced under their own resource name."""
 
@@ -40,6 +42,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """What the peer may give away of its compute, in thousandths."""
     max_sharers: int = 0
     """How many containers may share it; 0: no limit."""
+    healthy: bool = True
+    """Otherwise pods may still hold it, and no other is given it."""
     numbered: bool = False
     """Its UUID is not known, and `uuid` is a number that shadow mode gave."""
 
@@ -85,8 +89,8 @@ class Peer(Protocol):
     @property
     def name(self) -> str: ...
 
-    def devices(self, node: Node) -> tuple[Device, ...]:
-        """The node's GPUs as this peer reports them; empty where it does not."""
+    def devices(self, node: Node) -> tuple[Device, ...] | None:
+        """The node's GPUs as this peer reports them; None where it does not report the node."""
 
     def given(self, pod: SeenPod, around: Surroundings) -> Given | None:
         """What this peer has given to the pod; None where it has given nothing, or the pod is not this peer's."""
@@ -149,17 +153,18 @@ def _sum(parts: Iterable[Part]) -> dict[str, Part]:
 def discovered(node: Node) -> tuple[Device, ...]:
     """GPUs by the labels of GPU feature discovery, numbered, for the labels name no UUID.
 
-    NVIDIA/k8s-device-plugin docs/gpu-feature-discovery/README.md. Without a count the node's allocatable
-    `nvidia.com/gpu` is it.
+    NVIDIA/k8s-device-plugin docs/gpu-feature-discovery/README.md. The kubelet takes GPUs that the device plugin calls
+    unhealthy off the allocatable ones, and the labels still count them. Which they are is not said: the last ones.
 
     Raises Unreadable where there are GPUs and no memory is named.
     """
     name, labels = node.metadata.name, node.metadata.labels
     replicas = replicas_of(node)
+    counts = [allocatable(node, one) // replicas for one in RESOURCES if one in node.status.allocatable]
+    count = healthy = max(counts, default=0)
     if LABEL_COUNT in labels:
         count = whole_number(labels[LABEL_COUNT], f"label {LABEL_COUNT} of node {name}")
-    else:
-        count = max(allocatable(node, RESOURCE_GPU), allocatable(node, RESOURCE_SHARED)) // max(1, replicas)
+        healthy = healthy if counts else count
     if not count:
         return ()
     if LABEL_MEMORY not in labels:
@@ -177,6 +182,7 @@ def discovered(node: Node) -> tuple[Device, ...]:
             model=model,
             memory_mib=memory_mib,
             max_sharers=replicas if replicas > 1 else 0,
+            healthy=index < healthy,
             numbered=True,
         )
         for index in range(count)

@@ -39,10 +39,10 @@ class _Registered(msgspec.Struct, frozen=True):
 class Hami:
     name = "hami"
 
-    def devices(self, node: Node) -> tuple[Device, ...]:
+    def devices(self, node: Node) -> tuple[Device, ...] | None:
         text = node.metadata.annotations.get(REGISTER, "").strip()
         if not text:
-            return ()
+            return None
         what = f"annotation {REGISTER} of node {node.metadata.name}"
         return tuple(
             Device(
@@ -53,9 +53,9 @@ class Hami:
                 memory_mib=one.devmem,
                 milli=vgpu.MILLI_PER_PERCENT * one.devcore,
                 max_sharers=one.count,
+                healthy=one.health,
             )
             for one in registered(text, what)
-            if one.health
         )
 
     def given(self, pod: SeenPod, around: Surroundings) -> Given | None:  # noqa: ARG002 - the form is the protocol's

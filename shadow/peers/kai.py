@@ -26,8 +26,8 @@ SCHEDULERS = ("kai-scheduler", "runai-scheduler")
 class Kai:
     name = "kai"
 
-    def devices(self, node: Node) -> tuple[Device, ...]:  # noqa: ARG002 - KAI reports none: GPU feature discovery does
-        return ()
+    def devices(self, node: Node) -> tuple[Device, ...] | None:  # noqa: ARG002 - GPU feature discovery reports them
+        return None
 
     def given(self, pod: SeenPod, around: Surroundings) -> Given | None:
         if is_reservation(pod) or not pod.spec.node_name:

@@ -22,16 +22,16 @@ _MIN_FIELDS = 5
 class Volcano:
     name = "volcano"
 
-    def devices(self, node: Node) -> tuple[Device, ...]:
+    def devices(self, node: Node) -> tuple[Device, ...] | None:
         text = node.metadata.annotations.get(REGISTER, "").strip()
+        if not text:
+            return None
         what = f"annotation {REGISTER} of node {node.metadata.name}"
         found = []
         for index, device in enumerate(part for part in text.split(":") if part.strip()):
             fields = [field.strip() for field in device.split(",")]
             if len(fields) < _MIN_FIELDS or not fields[0]:
                 raise Unreadable(f"{what} has {device[:80]!r}; UUID,count,memory,type,health,mode belongs there")
-            if fields[4].lower() not in ("true", "t", "1"):
-                continue
             found.append(
                 Device(
                     node=node.metadata.name,
@@ -40,6 +40,7 @@ class Volcano:
                     model=fields[3].removeprefix("NVIDIA-").replace(" ", "-"),
                     memory_mib=whole_number(fields[2], f"the memory in {what}"),
                     max_sharers=whole_number(fields[1], f"the count in {what}"),
+                    healthy=fields[4].lower() in ("true", "t", "1"),
                 )
             )
         return tuple(found)

@@ -86,6 +86,14 @@ def test_replicas_are_spread_over_the_least_used_gpus() -> None:
     assert gpus.give("e", "e", given(replica)) != ()
 
 
+def test_a_broken_gpu_counts_by_its_pods_alone() -> None:
+    gpus = Fleet()
+    gpus.set_node("n", (device("n", 0), device("n", 1, healthy=False)))
+    gpus.give("a", "team/a", given(share(600, uuid="GPU-n-1")))
+    now = gpus.moment([GpuAsk(count=1, memory_mib=100)])
+    assert (now.gpus, now.used, now.free, now.scattered, now.stranded) == (1, 1, 1.0, 0.0, 0.0)
+
+
 def test_free_memory_that_no_waiting_pod_can_use_is_stranded() -> None:
     gpus = fleet()
     gpus.give("a", "team/a", given(share(600)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from shadow.history import History, Starts, read_history
+from shadow.history import History, NodeIs, Starts, read_history
 from shadow.objects import NodeGone, NodeSeen, SeenPod
 from shadow.peers.hami import ALLOCATED, REGISTER
 from shared.model.objects import Node, SchedulingGate
@@ -99,6 +99,26 @@ def test_a_node_that_is_registered_again_hides_no_double_booking() -> None:
     recording.facts += [NodeGone(at_s=BEGAN_S + 2, name="n1"), NodeSeen(at_s=BEGAN_S + 3, node=HAMI_NODE)]
     history = read_history(recording.seen(4, hami("b", "GPU-a,NVIDIA,16000,100:;")).ended(5))
     assert [wrong.split(":")[0] for wrong in history.grants_wrong] == ["team/b, after 4.0 s"]
+
+
+def test_a_node_that_reports_its_gpus_no_longer_has_none_until_it_does() -> None:
+    recording = Recording(HAMI_NODE).seen(1, hami("a", "GPU-a,NVIDIA,16000,100:;"))
+    recording.facts += [
+        NodeSeen(at_s=BEGAN_S + at_s, node=node) for at_s, node in ((2, shadow.node("n1")), (4, HAMI_NODE))
+    ]
+    history = read_history(recording.seen(5, hami("b", "GPU-a,NVIDIA,16000,100:;")).ended(6))
+    steps = [(step.at_s - BEGAN_S, len(step.devices)) for step in history.steps if isinstance(step, NodeIs)]
+    assert steps == [(0, 1), (2, 0), (4, 1)]
+    assert [wrong.split(":")[0] for wrong in history.grants_wrong] == ["team/b, after 5.0 s"]
+
+
+def test_a_pod_on_a_broken_gpu_has_no_wrong_grant() -> None:
+    broken = shadow.node("n1", annotations={REGISTER: "GPU-a,10,16384,100,NVIDIA-T4,0,false,0,hami-core:"})
+    history = read_history(Recording(broken).seen(0, hami("a", "GPU-a,NVIDIA,8000,30:;")).ended(1))
+    assert (history.grants_read, history.grants_wrong, history.unreadable) == (1, (), ())
+    full = Recording(shadow.node("n1", shadow.gfd(2), None, **{"nvidia.com/gpu": "1"}))
+    history = read_history(full.seen(0, shadow.pod("a", ONE, on="n1"), shadow.pod("b", ONE, on="n1")).ended(1))
+    assert (history.grants_read, history.grants_wrong) == (2, ())
 
 
 def test_a_pod_that_has_ended_holds_nothing() -> None:

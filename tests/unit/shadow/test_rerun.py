@@ -64,6 +64,20 @@ def test_nodes_come_and_go() -> None:
     assert [step.uid for step in made.steps if type(step).__name__ == "Leaves"] == ["uid-a"]
 
 
+def test_no_pod_starts_on_gpus_that_are_gone_and_those_that_run_there_run_on() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(2))).seen(1, shadow.pod("a", ONE))
+    recording.facts.append(NodeSeen(at_s=BEGAN_S + 5, node=shadow.node("n1")))
+    recording.seen(7, shadow.pod("b", ONE), shadow.pod("c", ONE))
+    recording.facts.append(NodeSeen(at_s=BEGAN_S + 20, node=shadow.node("n1", shadow.gfd(2))))
+    assert starts(run(recording, 30)) == {"a": (1, "n1"), "b": (20, "n1")}
+
+
+def test_no_pod_starts_on_a_broken_gpu() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(2), None, **{"nvidia.com/gpu": "1"}))
+    recording.seen(1, shadow.pod("a", ONE), shadow.pod("b", ONE))
+    assert starts(run(recording, 30)) == {"a": (1, "n1")}
+
+
 def test_two_halves_share_a_gpu() -> None:
     recording = Recording(shadow.node("n1", shadow.gfd(1)))
     for name in "abc":

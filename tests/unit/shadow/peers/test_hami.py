@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shadow.peers import devices_of
 from shadow.peers.base import Surroundings, Unreadable
 from shadow.peers.hami import ALLOCATED, NODE, REGISTER, TO_ALLOCATE, Hami
 from tests.support import shadow
@@ -16,7 +17,7 @@ TEXT = (
 
 
 def test_the_nodes_of_hamis_protocol_are_read() -> None:
-    found = Hami().devices(shadow.node(annotations={REGISTER: TEXT}))
+    found = devices_of(shadow.node(annotations={REGISTER: TEXT}))
     assert [(one.uuid[:12], one.index, one.memory_mib, one.milli, one.max_sharers) for one in found] == [
         ("GPU-00552014", 0, 32768, 1000, 10),
         ("GPU-0fc3eda5", 1, 32768, 1000, 10),
@@ -24,14 +25,19 @@ def test_the_nodes_of_hamis_protocol_are_read() -> None:
     assert found[0].model == "Tesla-V100-PCIE-32GB"
 
 
-def test_seven_fields_and_json_are_read_too_and_unhealthy_gpus_left_out() -> None:
+def test_seven_fields_and_json_are_read_too() -> None:
     seven = "GPU-a,10,32768,100,NVIDIA-T4,0,true:GPU-b,10,32768,100,NVIDIA-T4,0,false:"
-    assert [one.uuid for one in Hami().devices(shadow.node(annotations={REGISTER: seven}))] == ["GPU-a"]
+    found = devices_of(shadow.node(annotations={REGISTER: seven}))
+    assert [(one.uuid, one.healthy) for one in found] == [("GPU-a", True), ("GPU-b", False)]
     listed = (
         '[{"id":"GPU-a","count":4,"devmem":16384,"devcore":100,"type":"NVIDIA-T4","mode":"hami-core","health":true}]'
     )
-    (one,) = Hami().devices(shadow.node(annotations={REGISTER: listed}))
+    (one,) = devices_of(shadow.node(annotations={REGISTER: listed}))
     assert (one.index, one.memory_mib, one.max_sharers) == (0, 16384, 4)
+
+
+def test_a_node_that_hami_has_registered_has_the_gpus_of_no_label() -> None:
+    assert devices_of(shadow.node("n1", shadow.gfd(2), {REGISTER: "[]"})) == ()
 
 
 def test_what_was_allocated_counts_before_what_is_to_be() -> None:
@@ -46,7 +52,7 @@ def test_what_was_allocated_counts_before_what_is_to_be() -> None:
 
 def test_a_pod_without_annotations_is_not_hamis() -> None:
     assert Hami().given(shadow.pod(on="n1"), Surroundings()) is None
-    assert Hami().devices(shadow.node()) == ()
+    assert Hami().devices(shadow.node()) is None
 
 
 @pytest.mark.parametrize("text", ["[{]", '[{"index": 1}]', "GPU-a,10,32768:", "GPU-a,ten,32768,100,T4,0,true:"])

@@ -26,6 +26,22 @@ def test_without_a_count_the_allocatable_replicas_tell_it() -> None:
     assert [(one.model, one.max_sharers) for one in found] == [("Tesla-T4", 4)] * 2
 
 
+@pytest.mark.parametrize(
+    ("allocatable", "healthy"),
+    [
+        ({}, [True, True]),
+        ({"nvidia.com/gpu": "8"}, [True, True]),
+        ({"nvidia.com/gpu": "4"}, [True, False]),
+        ({"nvidia.com/gpu": "0"}, [False, False]),
+        ({"nvidia.com/gpu": "0", "nvidia.com/gpu.shared": "4"}, [True, False]),
+    ],
+)
+def test_gpus_that_are_not_allocatable_are_unhealthy(allocatable: dict[str, str], healthy: list[bool]) -> None:
+    """Two GPUs by the labels, each sliced into four replicas."""
+    found = devices_of(shadow.node("n1", shadow.gfd(2, replicas=4), None, **allocatable))
+    assert [one.healthy for one in found] == healthy
+
+
 def test_whole_gpus_and_replicas() -> None:
     around = Surroundings(
         nodes={"n1": shadow.node("n1", shadow.gfd(2)), "n2": shadow.node("n2", shadow.gfd(2, replicas=4))}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from shadow.peers import devices_of
 from shadow.peers.base import Surroundings, Unreadable
 from shadow.peers.volcano import ASSIGNED, REGISTER, Volcano
 from tests.support import shadow
@@ -16,11 +17,16 @@ TEXT = (
 
 
 def test_a_node_is_read_with_and_without_modes() -> None:
-    found = Volcano().devices(shadow.node(annotations={REGISTER: TEXT}))
+    found = devices_of(shadow.node(annotations={REGISTER: TEXT}))
     assert [(one.uuid[:12], one.index, one.memory_mib, one.max_sharers) for one in found] == [
         ("GPU-151ae9c0", 0, 1126, 1),
         ("GPU-76f93f2b", 1, 1126, 10),
     ]
+
+
+def test_an_unhealthy_gpu_is_told_apart() -> None:
+    found = devices_of(shadow.node(annotations={REGISTER: "GPU-a,10,1126,T4,true:GPU-b,10,1126,T4,false:"}))
+    assert [one.healthy for one in found] == [True, False]
 
 
 def test_a_pod_is_read_and_has_no_last_semicolon() -> None:
