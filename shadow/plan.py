@@ -13,8 +13,10 @@ from shadow.peers import Device
 from shadow.requests import Wanted
 from shadow.rerun import Rerun, rerun
 from shared.formats import decode_yaml
+from shared.model.gpu import MOST_MIB
 from shared.model.kube_object import Meta, Quantities
 from shared.model.objects import Node, NodeStatus
+from shared.model.units import QuantityError, quantity
 
 MAX_NODES = 10_000
 _LONGEST = 20
@@ -34,8 +36,9 @@ class Kind(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     gpus: int = 8
     """Of each node."""
     count: int = 1
-    cpu: str = "128"
-    memory: str = "1024Gi"
+    cpu: str | int = "128"
+    memory: str | int = "1024Gi"
+    """Both of each node, as quantities of Kubernetes."""
     labels: dict[str, str] = {}
     """What pods select nodes by."""
 
@@ -78,11 +81,19 @@ def read_fleet(text: str) -> tuple[Kind, ...]:
     except msgspec.DecodeError as error:
         raise FleetError(f"{error}; each node kind is an entry such as {example}") from None
     for kind in kinds:
-        if not (0 < kind.gpus <= 64 and kind.memory_mib > 0 and 0 <= kind.count <= MAX_NODES):
+        if not (0 < kind.gpus <= 64 and 0 < kind.memory_mib <= MOST_MIB and 0 <= kind.count <= MAX_NODES):
             raise FleetError(
-                f"{kind.count} nodes of {kind.gpus} GPUs with {kind.memory_mib} MiB: a node has 1 to 64 GPUs with "
-                f"memory, and there are at most {MAX_NODES} of a kind"
+                f"{kind.count} nodes of {kind.gpus} GPUs with {kind.memory_mib} MiB: a node has 1 to 64 GPUs with 1 to "
+                f"{MOST_MIB} MiB each, and there are at most {MAX_NODES} of a kind"
             )
+        for field in ("cpu", "memory"):
+            text = str(getattr(kind, field))
+            try:
+                amount = quantity(text)
+            except QuantityError as error:
+                raise FleetError(f"{field}: {error}") from None
+            if amount <= 0:
+                raise FleetError(f"{field} is {text}; a node has more than 0")
     if not kinds:
         raise FleetError(f"there is no node kind; write a list such as {example}")
     return kinds
@@ -183,8 +194,8 @@ def _nodes(at_s: float, kinds: tuple[Kind, ...]) -> Iterator[NodeIs]:
                 for gpu in range(kind.gpus)
             )
             amounts: Quantities = {
-                "cpu": kind.cpu,
-                "memory": kind.memory,
+                "cpu": str(kind.cpu),
+                "memory": str(kind.memory),
                 "pods": "1000",
                 "ephemeral-storage": "100Ti",
             }

@@ -19,14 +19,14 @@ from services.placement.core import Core
 from services.placement.scheduling.pauses import PAUSE_MOST_S
 from shadow.history import Arrives, History, Leaves, Life, NodeIs, NodeLeaves, Starts, Step
 from shadow.objects import SeenPod
-from shadow.peers import Device, Given, Part
+from shadow.peers import Given, Part, inventory_of
 from shadow.requests import Wanted
 from shared.contracts.events import PlacementDecided, PlacementRejected
 from shared.contracts.facts import Fact, Gone, Put
 from shared.contracts.log import LogMark, ReadyRecord, TermRecord
 from shared.contracts.node_commands import NodeSyncAnswer
 from shared.model import names
-from shared.model.gpu import Gpu, Inventory
+from shared.model.gpu import Inventory
 from shared.model.grant import Grant, decode_grant, encode_grant
 from shared.model.objects import Node, Pod, PodStatus
 from shared.model.timestamps import seconds_text
@@ -125,7 +125,7 @@ class _Kerf:
             case NodeIs():
                 self._steps.append(step)
                 self._nodes[step.name] = _node(step.node, self._version())
-                inventories.append(_inventory(step.name, step.devices, int(self._version())))
+                inventories.append(inventory_of(step.name, step.devices, _BOOT, int(self._version())))
                 return [Put(object=self._nodes[step.name])]
             case NodeLeaves():
                 self._steps.append(step)
@@ -287,21 +287,6 @@ def _node(node: Node, version: str) -> Node:
             meta, resource_version=version, labels=meta.labels | {names.LABEL_MANAGED: "true"}, annotations={}
         ),
     )
-
-
-def _inventory(node: str, devices: tuple[Device, ...], generation: int) -> Inventory:
-    gpus = tuple(
-        Gpu(
-            uuid=device.uuid,
-            index=device.index,
-            model=device.model,
-            memory_mib=device.memory_mib,
-            state="healthy" if device.healthy else "unhealthy",
-            reason="" if device.healthy else "its node reports it so",
-        )
-        for device in devices
-    )
-    return Inventory(node=node, boot_id=_BOOT, generation=generation, gpus=gpus, simulated=True)
 
 
 def _given(node: str, grant: Grant | None) -> Given:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shadow.objects import SeenPod
 from shadow.peers import hami, volcano
-from shadow.peers.base import Device, Given, Part, Peer, Surroundings, Unreadable
+from shadow.peers.base import Device, Given, Part, Peer, Surroundings, Unreadable, inventory_of
 from shadow.peers.hami import Hami
 from shadow.peers.kai import Kai, groups_of, is_reservation, reservation
 from shadow.peers.nvidia import Nvidia
@@ -21,7 +21,12 @@ NODE_ANNOTATIONS = (hami.REGISTER, volcano.REGISTER)
 
 def devices_of(node: Node) -> tuple[Device, ...]:
     """The GPUs of a node, by the first peer that reports it. Raises Unreadable."""
-    return next((found for peer in PEERS if (found := peer.devices(node)) is not None), ())
+    devices = next((found for peer in PEERS if (found := peer.devices(node)) is not None), ())
+    try:
+        inventory_of(node.metadata.name, devices)
+    except ValueError as error:
+        raise Unreadable(f"the GPUs of node {node.metadata.name} cannot be as it reports them: {error}") from None
+    return devices
 
 
 def given_to(pod: SeenPod, around: Surroundings) -> Given | None:
@@ -41,6 +46,7 @@ __all__ = [
     "devices_of",
     "given_to",
     "groups_of",
+    "inventory_of",
     "is_reservation",
     "reservation",
 ]

@@ -8,6 +8,7 @@ from typing import Protocol
 import msgspec
 
 from shadow.objects import SeenPod
+from shared.model.gpu import MOST_GPUS, Gpu, Inventory
 from shared.model.objects import Node
 from shared.model.units import WHOLE_GPU_MILLI
 
@@ -167,6 +168,8 @@ def discovered(node: Node) -> tuple[Device, ...]:
         healthy = healthy if counts else count
     if not count:
         return ()
+    if count > MOST_GPUS:
+        raise Unreadable(f"node {name} has {count} GPUs by its labels or allocatable; a node has at most {MOST_GPUS}")
     if LABEL_MEMORY not in labels:
         raise Unreadable(
             f"node {name} has {count} GPUs and no label {LABEL_MEMORY}; install GPU feature discovery, or label the "
@@ -187,6 +190,22 @@ def discovered(node: Node) -> tuple[Device, ...]:
         )
         for index in range(count)
     )
+
+
+def inventory_of(node: str, devices: tuple[Device, ...], boot_id: str = "", generation: int = 0) -> Inventory:
+    """What Kerf's agent would report of them. Raises ValueError where no node can have such GPUs."""
+    gpus = tuple(
+        Gpu(
+            uuid=device.uuid,
+            index=device.index,
+            model=device.model,
+            memory_mib=device.memory_mib,
+            state="healthy" if device.healthy else "unhealthy",
+            reason="" if device.healthy else "its node reports it so",
+        )
+        for device in devices
+    )
+    return Inventory(node=node, boot_id=boot_id, generation=generation, gpus=gpus, simulated=True)
 
 
 def replicas_of(node: Node) -> int:

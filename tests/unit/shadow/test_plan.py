@@ -65,11 +65,31 @@ def test_several_kinds_and_labels_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "a: 1", "- {model: A}", "- {model: A, memory_mib: 0}", "- {model: A, memory_mib: 1, gpu: 1}"]
+    "text",
+    [
+        "",
+        "[]",
+        "a: 1",
+        "- {model: A}",
+        "- {model: A, memory_mib: 0}",
+        "- {model: A, memory_mib: 99999999999}",
+        "- {model: A, memory_mib: 1, gpu: 1}",
+        "- {model: A, memory_mib: 1, cpu: sixtyfour}",
+        "- {model: A, memory_mib: 1, memory: 1024GiB}",
+        "- {model: A, memory_mib: 1, memory: -1}",
+    ],
 )
 def test_a_file_that_is_no_fleet_says_what_to_write(text: str) -> None:
     with pytest.raises(FleetError):
         read_fleet(text)
+
+
+def test_a_node_has_the_cpus_and_memory_that_are_written() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(2))).seen(0, shadow.pod("a", TWO | {"cpu": "65"}))
+    seen = read_history(recording.ended(9))
+    for cpu, started in (("64", 0), ("65", 1), ("65500m", 1)):
+        kinds = read_fleet(f"- {{model: A, memory_mib: 1000, gpus: 2, cpu: {cpu}}}")
+        assert plan(seen, kinds, "kerf").planned.kerf.pods_started == started
 
 
 async def test_the_command_prints_both_fleets(tmp_path: Path) -> None:

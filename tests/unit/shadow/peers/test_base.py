@@ -45,6 +45,15 @@ def test_no_text_crashes_a_reader(
             peer.given(pod, Surroundings(nodes={"n1": node}, reserved={}))
 
 
+def test_an_odd_node_costs_its_own_gpus_and_not_the_report() -> None:
+    twice = shadow.node("n1", annotations={volcano.REGISTER: "GPU-b,10,16384,T4,true:GPU-b,10,16384,T4,true:"})
+    report = make(shadow.Recording(twice, shadow.node("n2", shadow.gfd(2))).ended(5)).report
+    assert (report.nodes, report.gpus) == (1, 2)
+    assert report.unreadable == (
+        "the GPUs of node n1 cannot be as it reports them: the inventory names GPU GPU-b twice",
+    )
+
+
 @settings(max_examples=60, deadline=None)
 @given(st.dictionaries(st.sampled_from(POD_KEYS), TEXT), st.dictionaries(st.sampled_from(NODE_LABELS), TEXT), TEXT)
 def test_no_text_crashes_a_report(notes: dict[str, str], labels: dict[str, str], amount: str) -> None:

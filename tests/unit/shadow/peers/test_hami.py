@@ -55,10 +55,20 @@ def test_a_pod_without_annotations_is_not_hamis() -> None:
     assert Hami().devices(shadow.node()) is None
 
 
-@pytest.mark.parametrize("text", ["[{]", '[{"index": 1}]', "GPU-a,10,32768:", "GPU-a,ten,32768,100,T4,0,true:"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[{]",
+        '[{"index": 1}]',
+        '[{"id": "GPU-a", "devmem": -1}]',
+        "GPU-a,10,32768:",
+        "GPU-a,ten,32768,100,T4,0,true:",
+        "GPU-a,10,32768,100,T4,0,true:GPU-a,10,32768,100,T4,0,true:",
+    ],
+)
 def test_a_malformed_node_is_a_named_problem(text: str) -> None:
     with pytest.raises(Unreadable, match="node n1"):
-        Hami().devices(shadow.node(annotations={REGISTER: text}))
+        devices_of(shadow.node(annotations={REGISTER: text}))
 
 
 def test_a_malformed_pod_is_a_named_problem() -> None:

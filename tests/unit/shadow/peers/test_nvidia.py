@@ -64,8 +64,14 @@ def test_whole_gpus_and_replicas() -> None:
         shadow.gfd(2) | {"nvidia.com/gpu.count": "two"},
         shadow.gfd(2) | {"nvidia.com/gpu.memory": "40Gi"},
         shadow.gfd(1) | {"nvidia.com/gpu.replicas": "x"},
+        shadow.gfd(1) | {"nvidia.com/gpu.memory": "17179869184"},
     ],
 )
 def test_malformed_labels_are_named_problems(labels: dict[str, str]) -> None:
     with pytest.raises(Unreadable, match="node n1"):
-        Nvidia().devices(shadow.node("n1", labels))
+        devices_of(shadow.node("n1", labels))
+
+
+def test_a_label_makes_no_more_gpus_than_a_node_has() -> None:
+    with pytest.raises(Unreadable, match=r"node n1 has 1025 GPUs .* at most 1024"):
+        Nvidia().devices(shadow.node("n1", shadow.gfd(1025)))
