@@ -12,7 +12,7 @@ import msgspec
 from shadow.gpus import Fleet, GpuUse, Moment
 from shadow.history import Arrives, History, Leaves, Life, NodeIs, NodeLeaves, Starts, Step
 from shadow.requests import NotTaken, Wanted
-from shadow.rerun import Rerun
+from shadow.rerun import Lost, Rerun
 from shared.model.request import GpuAsk
 from shared.model.units import format_mib
 
@@ -83,6 +83,13 @@ class LeftOut(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class CameAnew(msgspec.Struct, frozen=True, kw_only=True):
+    """A pod that had started with Kerf on a node that left."""
+
+    pod: str
+    what: str
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     there: Side
     kerf: Side
@@ -94,6 +101,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """The largest difference in waiting first."""
     pending: tuple[Pending, ...]
     """The longest wait first."""
+    came_anew: tuple[CameAnew, ...]
+    """Their wait for another place is part of Kerf's waits."""
     left_out: tuple[LeftOut, ...]
     """Pods that Kerf would refuse. They hold their GPUs there, and none with Kerf."""
 
@@ -115,6 +124,7 @@ def compare(history: History, kerf: Rerun) -> Comparison:
         ran_before=sum(1 for life in taken.values() if life.ran_before),
         differences=tuple(_differences(history, kerf, taken)),
         pending=tuple(_pending(history, kerf, taken)),
+        came_anew=tuple(CameAnew(pod=taken[uid].key, what=_anew(lost)) for uid, lost in kerf.lost.items()),
         left_out=tuple(
             LeftOut(pod=one.key, why=one.wanted.why)
             for one in history.lives.values()
@@ -127,6 +137,7 @@ def kerfs_side(history: History, kerf: Rerun) -> Side:
     started = {uid: kerf.placed[uid].at_s if uid in kerf.placed else None for uid in _taken(history)}
     lives = history.lives
     still = sum(1 for uid, at in started.items() if at is None and lives[uid].deleted_s is None)
+    still += sum(lost.waits for lost in kerf.lost.values())
     waits = {uid: wait_s for uid, wait_s in waits_with(history, kerf).items() if not lives[uid].ran_before}
     return _side(history, kerf.steps, waits, started, waiting=still)
 
@@ -148,7 +159,8 @@ def _wait(created_s: float, started_s: float | None, left_s: float | None, histo
 
 def _kerfs_wait(life: Life, kerf: Rerun, history: History) -> float:
     started_s = kerf.placed[life.uid].at_s if life.uid in kerf.placed else None
-    return _wait(life.created_s, started_s, life.deleted_s, history)
+    anew_s = kerf.lost[life.uid].waited_s if life.uid in kerf.lost else 0.0
+    return _wait(life.created_s, started_s, life.deleted_s, history) + anew_s
 
 
 def _side(
@@ -280,13 +292,21 @@ def _pending(history: History, kerf: Rerun, taken: dict[str, Life]) -> list[Pend
         if life.bound_s is not None or life.left_s is not None:
             continue
         placed = kerf.placed.get(uid)
-        if placed is not None:
+        lost = kerf.lost.get(uid)
+        if placed is not None and lost is not None:
+            told = f"started on {placed.node}; {_anew(lost)}"
+        elif placed is not None:
             told = f"runs on {placed.node} since {placed.at_s - life.created_s:.1f} s after it came"
         else:
             told = f"waits: {kerf.waits.get(uid) or 'it has not been decided on'}"
         wait_s = round(_wait(life.created_s, None, None, history), 1)
         found.append(Pending(pod=life.key, asks=_words(life), wait_s=wait_s, kerf=told))
     return sorted(found, key=lambda one: (-one.wait_s, one.pod))
+
+
+def _anew(lost: Lost) -> str:
+    goes_on = "waits" if lost.waits else "waited"
+    return f"node {lost.node} left, and it {goes_on} {lost.waited_s:.1f} s for another place"
 
 
 def _kind(there: Place, kerf: Place) -> Kind | None:

@@ -92,6 +92,13 @@ class Life(msgspec.Struct, kw_only=True):
         """When it leaves whether it has run or not. One that ended by itself there does not before it has run."""
         return None if self.finished and self.bound_s is not None else self.left_s
 
+    @property
+    def ran_s(self) -> float | None:
+        """For how long it ran there until it ended by itself; None: it did not."""
+        if not self.finished or self.left_s is None or self.bound_s is None:
+            return None
+        return self.left_s - self.bound_s
+
 
 class Other(msgspec.Struct, frozen=True):
     """A pod without GPUs on a node with GPUs: it holds CPU and memory. `pod` None: it has left."""

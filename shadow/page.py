@@ -45,6 +45,7 @@ def show(report: Report, problems: tuple[str, ...] = ()) -> None:
         "Waiting there now",
         tuple(f"{one.pod} ({one.asks}) for {one.wait_s:.1f} s; with Kerf it {one.kerf}" for one in compared.pending),
     )
+    _list("Came anew with Kerf, for their node left", tuple(f"{one.pod}: {one.what}" for one in compared.came_anew))
     _list("Left out, for Kerf would refuse them", tuple(f"{one.pod}: {one.why}" for one in compared.left_out))
     if not compared.differences:
         say("\nNo pod would have fared differently.")

@@ -2,7 +2,8 @@
 
 Each pod arrives when it did there, and runs as long as it did there: one that ended by itself for the same time from
 its start on, one that was deleted until its deletion. What the log, the API server and the agents do is done at once,
-so waits are those for capacity alone. Nothing is preempted.
+so waits are those for capacity alone. Nothing is preempted. Where a node leaves on which Kerf has placed a pod, as one
+does that was empty there and that an autoscaler removes, the pod arrives anew for the rest of its time.
 """
 
 from __future__ import annotations
@@ -50,8 +51,22 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class Lost(msgspec.Struct, kw_only=True):
+    """A pod whose node left, and that arrived anew."""
+
+    node: str
+    since_s: float
+    """When that was, the last time."""
+    waited_s: float = 0.0
+    """For another place, all times together."""
+    waits: bool = True
+    """It has none yet."""
+
+
 class Rerun(msgspec.Struct, frozen=True, kw_only=True):
     placed: dict[str, Placed]
+    """By uid; the first place."""
+    lost: dict[str, Lost]
     """By uid."""
     waits: dict[str, str]
     """Why a pod waited when it was last refused a place, by uid."""
@@ -83,6 +98,11 @@ class _Kerf:
         self._bound: list[tuple[str, str, Grant | None]] = []
         self._steps: list[Step] = []
         self._placed: dict[str, Placed] = {}
+        self._ends: dict[str, float] = {}
+        """When pods end that ended by themselves there; inf for one that waits anew."""
+        self._rest_s: dict[str, float] = {}
+        """For how long pods run on that have arrived anew."""
+        self._lost: dict[str, Lost] = {}
         self._waits: dict[str, str] = {}
         self._why: dict[str, str] = {}
         self._core = Core("shadow", Config(policy=policy))
@@ -113,7 +133,10 @@ class _Kerf:
             while self._todo and self._todo[0][0] <= self._now and not (ran and self._todo[0][1] > _RAN):
                 facts += self._happens(heappop(self._todo)[-1], inventories)
             self._turn(facts, inventories)
-        return Rerun(placed=self._placed, waits=self._waits, steps=tuple(self._steps))
+        for lost in self._lost.values():
+            if lost.waits:
+                lost.waited_s += self._history.ended_s - lost.since_s
+        return Rerun(placed=self._placed, lost=self._lost, waits=self._waits, steps=tuple(self._steps))
 
     def _at(self, step: Step, order: int | None = None) -> None:
         heappush(self._todo, (step.at_s, _ORDER[type(step)] if order is None else order, next(self._numbers), step))
@@ -134,23 +157,41 @@ class _Kerf:
                 for uid, pod in list(self._pods.items()):
                     if pod.spec.node_name == step.name:
                         facts += self._leaves(uid)
+                        if uid in self._placed:
+                            facts += self._arrives_anew(uid, step)
                 return facts
             case Arrives():
-                life = self._history.lives[step.uid]
-                pod = self._pods[step.uid] = self._pod(life)
-                self._steps.append(step)
-                return [Put(object=pod)]
+                return self._arrives(step)
             case Leaves():
-                return self._leaves(step.uid)
+                ended_before = self._ends.get(step.uid, step.at_s) != step.at_s
+                return [] if ended_before else self._leaves(step.uid)
             case Starts():
                 raise AssertionError("starts are decided here")
+
+    def _arrives(self, step: Arrives) -> list[Fact]:
+        pod = self._pods[step.uid] = self._pod(self._history.lives[step.uid])
+        self._steps.append(step)
+        return [Put(object=pod)]
+
+    def _arrives_anew(self, uid: str, left: NodeLeaves) -> list[Fact]:
+        before_s = self._lost[uid].waited_s if uid in self._lost else 0.0
+        self._lost[uid] = Lost(node=left.name, since_s=self._now, waited_s=before_s)
+        if uid in self._ends:
+            self._rest_s[uid], self._ends[uid] = self._ends[uid] - self._now, inf
+        return self._arrives(Arrives(self._now, uid))
 
     def _leaves(self, uid: str) -> list[Fact]:
         pod = self._pods.pop(uid, None)
         if pod is None:
             return []
+        self._waits_no_more(uid)
         self._steps.append(Leaves(self._now, uid))
         return [Gone(object=pod)]
+
+    def _waits_no_more(self, uid: str) -> None:
+        lost = self._lost.get(uid)
+        if lost is not None and lost.waits:
+            lost.waited_s, lost.waits = lost.waited_s + self._now - lost.since_s, False
 
     def _other(self, uid: str, pod: SeenPod | None) -> list[Fact]:
         """A pod that only takes CPU and memory, as bound there."""
@@ -220,10 +261,12 @@ class _Kerf:
             facts.append(Put(object=self._pods[uid]))
             given = _given(node, grant)
             gpus = tuple(dict.fromkeys(part.uuid for part in given.parts))
-            self._placed[uid] = Placed(at_s=self._now, node=node, gpus=gpus, why=self._why.get(uid, ""))
+            self._placed.setdefault(uid, Placed(at_s=self._now, node=node, gpus=gpus, why=self._why.get(uid, "")))
+            self._waits_no_more(uid)
             self._steps.append(Starts(self._now, uid, given))
-            if life.finished and life.left_s is not None and life.bound_s is not None:
-                self._at(Leaves(self._now + life.left_s - life.bound_s, uid))
+            if life.ran_s is not None:
+                self._ends[uid] = self._now + self._rest_s.get(uid, life.ran_s)
+                self._at(Leaves(self._ends[uid], uid))
         self._send(m.FactsSeen(tuple(facts)))
 
     # --- the core's surroundings ------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from shadow.compare import Comparison, compare, fleet_at
 from shadow.history import read_history
+from shadow.objects import NodeGone
 from shadow.rerun import rerun
 from tests.support import shadow
 from tests.support.shadow import BEGAN_S, Recording
@@ -80,6 +81,20 @@ def test_what_each_gpu_held_at_a_time() -> None:
     history = read_history(recording.ended(9))
     for at_s, holders in ((0.5, set()), (1, {"uid-a"}), (5, set())):
         assert set(fleet_at(history, history.steps, BEGAN_S + at_s)["n1"]["n1/gpu-0"].holders) == holders
+
+
+def test_a_pod_whose_node_leaves_with_kerf_is_named_and_waits() -> None:
+    """There both run on n2, with Kerf first on n1, which leaves at 10 as it is empty there."""
+    recording = Recording(shadow.node("n1", shadow.gfd(2)), shadow.node("n2", shadow.gfd(4)))
+    recording.seen(1, shadow.pod("a", TWO)).seen(1, shadow.pod("b", TWO)).seen(2, shadow.pod("c", TWO))
+    recording.seen(4, shadow.pod("a", TWO, on="n2"), shadow.pod("b", TWO, on="n2"))
+    recording.facts.append(NodeGone(at_s=BEGAN_S + 10, name="n1"))
+    found = compared(recording, 30)
+    (anew,) = found.came_anew
+    assert anew.what == "node n1 left, and it waits 20.0 s for another place"
+    assert (found.kerf.pods_started, found.kerf.pods_waiting, found.kerf.max_wait_s) == (3, 1, 20.0)
+    # 4 GPUs from 1 to 2, 6 until 10, then 4 until 30.
+    assert found.kerf.gpus_used == 4.4
 
 
 def test_pods_that_wait_there_are_listed_with_what_became_of_them_with_kerf() -> None:

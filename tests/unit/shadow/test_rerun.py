@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from services.placement.scheduling.pauses import PAUSE_MOST_S
-from shadow.history import read_history
+from shadow.history import Starts, read_history
 from shadow.objects import NodeGone, NodeSeen, SeenPod
-from shadow.rerun import Rerun, rerun
+from shadow.rerun import Lost, Rerun, rerun
 from tests.support import shadow
 from tests.support.shadow import BEGAN_S, Recording
 
@@ -76,6 +76,30 @@ def test_no_pod_starts_on_a_broken_gpu() -> None:
     recording = Recording(shadow.node("n1", shadow.gfd(2), None, **{"nvidia.com/gpu": "1"}))
     recording.seen(1, shadow.pod("a", ONE), shadow.pod("b", ONE))
     assert starts(run(recording, 30)) == {"a": (1, "n1")}
+
+
+def test_a_pod_whose_node_leaves_comes_anew_for_the_rest_of_its_time() -> None:
+    """There it runs from 2 to 42, on the other node. With Kerf its node leaves at 10, and the other one is in use."""
+    recording = Recording(shadow.node("n1", shadow.gfd(1)), shadow.node("n2", shadow.gfd(1)))
+    recording.seen(1, shadow.pod("job", ONE)).seen(2, shadow.pod("job", ONE, on="n2"))
+    recording.seen(3, shadow.pod("other", ONE))
+    recording.facts.append(NodeGone(at_s=BEGAN_S + 10, name="n1"))
+    recording.gone(15, "other").seen(42, shadow.pod("job", ONE, on="n2", phase="Succeeded"))
+    made = run(recording, 100)
+    job = [(type(step).__name__, step.at_s - BEGAN_S) for step in made.steps if getattr(step, "uid", "") == "uid-job"]
+    # It has run for 9 of its 40 seconds by 10, and runs on from 15.
+    assert job == [("Arrives", 1), ("Starts", 1), ("Leaves", 10), ("Arrives", 10), ("Starts", 15), ("Leaves", 46)]
+    assert starts(made)["job"] == (1, "n1")
+    assert made.lost == {"uid-job": Lost(node="n1", since_s=BEGAN_S + 10, waited_s=5.0, waits=False)}
+
+
+def test_a_pod_that_was_deleted_as_its_node_left_does_not_come_anew() -> None:
+    recording = Recording(shadow.node("n1", shadow.gfd(1)), shadow.node("n2", shadow.gfd(1)))
+    recording.seen(1, shadow.pod("a", ONE)).seen(2, shadow.pod("a", ONE, on="n1"))
+    recording.facts.append(NodeGone(at_s=BEGAN_S + 10, name="n1"))
+    made = run(recording.gone(10, "a"), 30)
+    assert [step.at_s - BEGAN_S for step in made.steps if isinstance(step, Starts)] == [1]
+    assert made.lost["uid-a"].waits is False
 
 
 def test_two_halves_share_a_gpu() -> None:
