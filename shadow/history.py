@@ -47,7 +47,7 @@ class Arrives(msgspec.Struct, frozen=True):
 
 
 class Starts(msgspec.Struct, frozen=True):
-    """A pod is given GPUs; a second time, others."""
+    """A pod is bound, and holds nothing as far as is known; then it is given GPUs, and each further time others."""
 
     at_s: float
     uid: str
@@ -291,6 +291,8 @@ class _Reader:
         """`again`: what it holds was taken off, and has a new name, or was not counted yet."""
         if life.bound_s is None:
             life.bound_s, life.node = self.now_s, pod.spec.node_name
+            # It waits no more, whether what it holds can be read or not.
+            self.steps.append(Starts(self.now_s, life.uid, Given(peer="", node=life.node, parts=())))
         try:
             given = given_to(pod, self.around)
         except Unreadable as problem:

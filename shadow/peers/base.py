@@ -106,17 +106,16 @@ def whole_number(text: object, what: str) -> int:
 
 
 def amount_of(pod: SeenPod, resource: str) -> int:
-    """How much of an extended resource the pod's containers hold together while they run."""
-    return sum(container_amounts(pod, resource))
+    """How much of an extended resource the pod's containers and sidecars hold together while they run.
 
-
-def container_amounts(pod: SeenPod, resource: str) -> list[int]:
-    """Of each app container; requests of extended resources equal their limits."""
-    return [
+    Requests of extended resources equal their limits. Raises Unreadable.
+    """
+    sidecars = (init for init in pod.spec.init_containers if init.restart_policy == "Always")
+    return sum(
         whole_number(value, f"{resource} of container {container.name!r} of pod {pod.key}")
-        for container in pod.spec.containers
+        for container in (*sidecars, *pod.spec.containers)
         if (value := container.resources.limits.get(resource, container.resources.requests.get(resource))) is not None
-    ]
+    )
 
 
 def effective(init: Iterable[Iterable[Part]], running: Iterable[Iterable[Part]]) -> tuple[Part, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from shadow.compare import Comparison, compare, fleet_at
 from shadow.history import read_history
 from shadow.objects import NodeGone
+from shadow.peers.hami import REGISTER
 from shadow.rerun import rerun
 from tests.support import shadow
 from tests.support.shadow import BEGAN_S, Recording
@@ -74,6 +75,19 @@ def test_free_memory_on_used_gpus_is_scattered() -> None:
     found = compared(recording, 10)
     assert (found.there.scattered_percent, found.there.gpus_used) == (100.0, 2.0)
     assert (found.kerf.scattered_percent, found.kerf.gpus_used) == (0.0, 1.0)
+
+
+def test_a_bound_pod_whose_grant_cannot_be_read_waits_no_more() -> None:
+    """HAMi bound it without saying on which GPU. The other node's GPU is too small for it, and would be stranded."""
+    registered = "GPU-{},10,{},100,NVIDIA-T4,0,true,0,hami-core:"
+    nodes = (
+        shadow.node(name, annotations={REGISTER: registered.format(name, mib)})
+        for name, mib in (("n1", 16_384), ("n2", 4096))
+    )
+    limits = ONE | {"nvidia.com/gpumem": "8000"}
+    recording = Recording(*nodes).seen(1, shadow.pod("a", limits, scheduler="hami-scheduler"))
+    found = compared(recording.seen(51, shadow.pod("a", limits, on="n1", scheduler="hami-scheduler")), 101)
+    assert found.there.stranded_gpus == 0.5
 
 
 def test_what_each_gpu_held_at_a_time() -> None:

@@ -53,6 +53,10 @@ def test_whole_gpus_and_replicas() -> None:
         sliced = given_to(shadow.pod(limits={resource: "1"}, on="n2"), around)
         assert sliced is not None
         assert [(part.milli, part.memory_milli) for part in sliced.parts] == [(250, 250)]
+    sidecar = {"name": "s", "restartPolicy": "Always", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
+    beside = given_to(shadow.pod(limits={"nvidia.com/gpu": "1"}, on="n1", inits=[sidecar]), around)
+    assert beside is not None
+    assert len(beside.parts) == 2
     assert given_to(shadow.pod(on="n1"), around) is None
     assert given_to(shadow.pod(limits={"nvidia.com/gpu": "1"}), around) is None
 
