@@ -78,11 +78,17 @@ async def _watch(args: argparse.Namespace, recorder: recording.Recorder | None) 
     every_s = duration_s(args.every, "--every")
     configure_logging("error")
     facts: list[AnyFact] = []
+    unwritten: list[str] = []
 
     def keep(fact: AnyFact) -> None:
         facts.append(fact)
-        if recorder is not None:
+        if recorder is None or unwritten:
+            return
+        try:
             recorder.write(fact)
+        except recording.RecordingError as error:
+            unwritten.append(f"{error}; the recording ends there")
+            err.print(f"{error}; the watching goes on without it", markup=False)
 
     try:
         transport = await connect(args.kubeconfig, args.context, user_agent="kerf-shadow")
@@ -108,9 +114,11 @@ async def _watch(args: argparse.Namespace, recorder: recording.Recorder | None) 
             await _wait(stop, running, min(every_s, left_s))
             if not stop.is_set() and time.monotonic() < until_s and not args.json:
                 made = await asyncio.to_thread(make, [*facts, watch.end()], args.policy)
-                page.show(made.report, watch.problems)
+                page.show(made.report, (*watch.problems, *unwritten))
         keep(watch.end())
-        _report(make(facts, args.policy), args, watch.problems)
+        _report(make(facts, args.policy), args, (*watch.problems, *unwritten))
+        if unwritten:
+            raise Failure(unwritten[0])
     finally:
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -142,12 +150,12 @@ async def _wait(stop: asyncio.Event, running: asyncio.Task[None], seconds: float
 
 
 def _report(made: Made, args: argparse.Namespace, problems: tuple[str, ...] = ()) -> None:
+    if args.json:
+        print_json(made.report)
+    else:
+        page.show(made.report, problems)
     if args.pages:
         try:
             page.write_pages(made, Path(args.pages))
         except OSError as error:
             raise Failure(f"--pages {args.pages}: {error.strerror}") from error
-    if args.json:
-        print_json(made.report)
-    else:
-        page.show(made.report, problems)

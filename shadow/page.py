@@ -15,6 +15,8 @@ from shadow.report import Made, Report
 
 _MOST = 20
 """Lines of each list; `--json` has all."""
+_MOST_OF_A_NAME = 200
+"""Names of files have at most 255 bytes; a pod's with its namespace may have more."""
 _ROWS = (
     ("GPUs with a pod (mean)", "gpus_used", "{:.2f}"),
     ("GPUs with a pod (most)", "max_gpus_used", "{}"),
@@ -120,7 +122,7 @@ def write_pages(made: Made, folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     differences = made.report.comparison.differences
     for number, one in enumerate(differences, 1):
-        name = one.pod.replace("/", "_")
+        name = one.pod.replace("/", "_")[:_MOST_OF_A_NAME]
         (folder / f"{number:04d}-{name}.txt").write_text("\n".join(page(made, one)) + "\n", encoding="utf-8")
     err.print(f"{len(differences)} pages in {folder}", highlight=False)
     return len(differences)

@@ -24,9 +24,10 @@ def line_of(fact: AnyFact) -> bytes:
 
 
 class Recorder:
-    """Appends facts to a file that must not exist yet. Raises RecordingError where it cannot be created."""
+    """Appends facts to a file that must not exist yet. Raises RecordingError where it cannot be created or written."""
 
     def __init__(self, path: Path) -> None:
+        self._path = path
         try:
             self._file = path.open("xb", buffering=0)
         except FileExistsError:
@@ -35,10 +36,19 @@ class Recorder:
             raise RecordingError(f"{path} cannot be created: {error.strerror}") from error
 
     def write(self, fact: AnyFact) -> None:
-        self._file.write(line_of(fact))
+        line = line_of(fact)
+        try:
+            while line:
+                line = line[self._file.write(line) :]  # a disk that is almost full takes a part of it
+        except OSError as error:
+            raise RecordingError(f"{self._path} cannot be written: {error.strerror}") from error
 
     def close(self) -> None:
+        """An empty file is removed, or the next try would find it in its way."""
+        empty = not self._file.tell()
         self._file.close()
+        if empty:
+            self._path.unlink(missing_ok=True)
 
 
 def read(path: Path) -> list[AnyFact]:

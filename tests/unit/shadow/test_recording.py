@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 
 import msgspec
@@ -42,8 +43,30 @@ def test_a_file_that_is_no_recording_is_a_clear_error(tmp_path: Path, text: byte
         read(tmp_path / "r.jsonl")
 
 
-def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
+def test_a_disk_that_is_full_is_a_clear_error_and_costs_one_line(tmp_path: Path) -> None:
+    facts = shadow.Recording(shadow.node()).ended(3)
+    recorder = Recorder(tmp_path / "r.jsonl")
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(line_of(facts[0])) + 10, unlimited[1]))
+    try:
+        recorder.write(facts[0])
+        with pytest.raises(RecordingError, match=r"r\.jsonl cannot be written: File too large"):
+            recorder.write(facts[1])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+    recorder.close()
+    assert read(tmp_path / "r.jsonl") == facts[:1]
+
+
+def test_a_file_to_which_nothing_was_written_is_removed(tmp_path: Path) -> None:
     Recorder(tmp_path / "r.jsonl").close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recording_is_never_overwritten(tmp_path: Path) -> None:
+    recorder = Recorder(tmp_path / "r.jsonl")
+    recorder.write(Began(at_s=1))
+    recorder.close()
     with pytest.raises(RecordingError, match="never overwritten"):
         Recorder(tmp_path / "r.jsonl")
     with pytest.raises(RecordingError, match="cannot be created"):
