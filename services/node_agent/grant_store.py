@@ -155,6 +155,17 @@ class GrantStore:
         found = (self._leases.get((known.grant.uid, name)) for name in known.grant.grant.containers)
         return [lease for lease in found if lease is not None and lease.grant_id == grant_id]
 
+    def away(self) -> list[tuple[str, str]]:
+        """The containers, by pod UID and name, whose slices are on the host, or on their way there or back: they must
+        not start. Those with devices of a ResourceClaim are left out, for the kubelet asks for these once for a pod."""
+        return [
+            (lease.uid, lease.container)
+            for known in self._known.values()
+            if known.on_host or goes_to_host(known.grant.suspension) or goes_to_host(known.applied)
+            for lease in self.leases_of(known.grant_id)
+            if not known.grant.grant.containers[lease.container].claim
+        ]
+
     def is_running(self, grant_id: str) -> bool:
         return bool(self.leases_of(grant_id))
 

@@ -9,6 +9,8 @@ from services.node_agent.cdi import spec
 from services.node_agent.cdi.spec import ContainerEdits
 
 PREFIX = "kerf-slice"
+_WITHDRAWN = ".withdrawn"
+"""What is added to the name of a spec that the runtime is not to use. It reads files that end in .json or .yaml."""
 
 
 class SpecDir:
@@ -29,24 +31,39 @@ class SpecDir:
             temporary = path.with_suffix(".new")
             temporary.write_bytes(spec.document(self._kind, name, edits))
             temporary.replace(path)
+            path.with_name(path.name + _WITHDRAWN).unlink(missing_ok=True)
+
+    def withdraw(self, containers: Iterable[tuple[str, str]]) -> None:
+        """Keeps the runtime from starting these containers, by pod UID and name, until their specs are written again.
+
+        The kubelet asks before each start, but not after it was started again until the agent has registered.
+        """
+        found = _prefixes(containers)
+        for path in self._dir.glob(f"{PREFIX}-*.json") if found else ():
+            if path.name.startswith(found):
+                path.replace(path.with_name(path.name + _WITHDRAWN))
 
     def keep_only(self, containers: Iterable[tuple[str, str]]) -> None:
         """Removes the specs of all containers except these (pod UID, container) pairs."""
-        # A claim's device name contains dashes, as container names do, so specs are matched by prefix.
-        kept = tuple(f"{_stem(uid, container)}-" for uid, container in containers)
+        kept = _prefixes(containers)
         for path in self._dir.glob(f"{PREFIX}-*"):
             if not path.name.startswith(kept):
                 path.unlink(missing_ok=True)
 
 
 def spec_files(directory: Path) -> list[str]:
-    """The names of the specs there."""
-    return [path.name for path in directory.glob(f"{PREFIX}-*.json")]
+    """The names of the specs there, withdrawn ones too."""
+    return [path.name for path in directory.glob(f"{PREFIX}-*.json*")]
 
 
 def is_of_pod(file: str, uid: str) -> bool:
     """Whether a spec of this name is a pod's."""
     return file.startswith(_stem(uid, ""))
+
+
+def _prefixes(containers: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Of the names of these containers' specs. A claim's device name contains dashes, as container names do."""
+    return tuple(f"{_stem(uid, container)}-" for uid, container in containers)
 
 
 def _stem(uid: str, container: str) -> str:

@@ -53,13 +53,8 @@ class ReleaseMonitor:
     ) -> None:
         """`list_slots` asks the kubelet; it raises PodResourcesError. `without_nvml_s`: how long NVML is waited for, in
         seconds. `clock` tells seconds that never go back; None: the event loop's."""
-        self._ctx, self._node, self._specs, self._list_slots, self._strategies = (
-            ctx,
-            node,
-            specs,
-            list_slots,
-            strategies,
-        )
+        self._ctx, self._node = ctx, node
+        self._specs, self._list_slots, self._strategies = specs, list_slots, strategies
         self._plugin_dir, self._cgroup_dir = plugin_dir, cgroup_dir
         self._cgroups = PodCgroups(cgroup_dir)
         self._pods_on_gpus = PodsOnGpus(nvml_timeout_s)
@@ -170,9 +165,10 @@ class ReleaseMonitor:
 
     def _remove_stale(self) -> None:
         """Removes the CDI specs and the strategies' state of all containers that have ended, and of the servers for
-        other nodes, whose leases end without this monitor."""
+        other nodes, whose leases end without this monitor. Withdraws the specs of those that must not start."""
         agent = self._node.agent
         kept = frozenset((lease.uid, lease.container) for lease in (*agent.live(), *agent.containers()))
+        self._specs.withdraw(agent.store.away())  # each time: a start that was let through may just have written one
         if kept == self._kept:
             return
         self._specs.keep_only(kept)

@@ -163,4 +163,12 @@ MUTANTS = [
         new="if False:",
         tests=("tests/unit/shared/model/test_claims.py::test_one_claim_under_two_names_is_refused",),
     ),
+    Mutant(
+        name="suspended-containers-start-unasked",
+        what="a container whose GPU others have starts while the kubelet does not know the plugin",
+        file="services/node_agent/grant_store.py",
+        old="            if known.on_host or goes_to_host(known.grant.suspension) or goes_to_host(known.applied)\n",
+        new="            if False\n",
+        tests=("tests/unit/services/node_agent/test_suspensions.py",),
+    ),
 ]

@@ -533,3 +533,16 @@ def test_a_pod_that_waits_on_the_host_for_room_is_not_reported_as_back() -> None
         body = answer(core.handle(done, 0.0))
         assert isinstance(body, Accepted)
         assert body.whole is not on_host
+
+
+def test_containers_are_away_from_the_order_to_the_host_until_all_is_back() -> None:
+    """A kubelet that was started again starts them without a question until the agent has registered."""
+    core = slices("a")
+    assert core.store.away() == []
+    checkpointed = tasks(core.handle(numbered(7, CHECKPOINT), 0.0))
+    assert core.store.away() == [("u-a", "main")], "ordered"
+    did(core, checkpointed)
+    resumed = tasks(core.handle(numbered(9), 0.0))
+    assert core.store.away() == [("u-a", "main")], "not back yet"
+    did(core, resumed)
+    assert core.store.away() == []

@@ -45,6 +45,8 @@ class Node:
         self.served: list[LiveSlice] = []
         self.kept: list[set[tuple[str, str]]] = []
         """The containers whose specs were kept, at each clean-up."""
+        self.away: list[tuple[str, str]] = []
+        self.withdrawn: list[list[tuple[str, str]]] = []
         self.ended: list[str] = []
         self.now = 0.0
         self.closed = frozenset({"GPU-a"})
@@ -63,12 +65,16 @@ class Node:
             log=SimpleNamespace(warning=lambda what, **_: self.logged.append(what)),
         )
         node: Any = SimpleNamespace(
-            agent=SimpleNamespace(containers=lambda: tuple(self.leases), live=lambda: tuple(self.served)),
+            agent=SimpleNamespace(
+                containers=lambda: tuple(self.leases),
+                live=lambda: tuple(self.served),
+                store=SimpleNamespace(away=lambda: list(self.away)),
+            ),
             devices=SimpleNamespace(closed_gpus=lambda: self.closed),
             end_container=self._end_container,
             mig=SimpleNamespace(wake=lambda: None),
         )
-        specs: Any = SimpleNamespace(keep_only=lambda kept: self.kept.append(set(kept)))
+        specs: Any = SimpleNamespace(keep_only=lambda kept: self.kept.append(set(kept)), withdraw=self.withdrawn.append)
         self.monitor = ReleaseMonitor(
             ctx,
             node,
@@ -236,3 +242,12 @@ async def test_without_nvml_the_kubelet_still_decides(node: Node, machine: Machi
     node.kubelet_error = PodResourcesError("the kubelet does not answer")
     assert await node.check(0.0, 60.0, 6000.0) == []
     assert "the kubelet does not answer" in node.says()
+
+
+async def test_specs_of_pods_on_the_host_are_withdrawn_at_each_check(tmp_path: Path) -> None:
+    """A start that was let through a moment before the order may just have written one."""
+    node = Node(tmp_path, lease("a"))
+    node.start("a")
+    node.away = [("a", "main")]
+    await node.check(1, 2)
+    assert node.withdrawn.count([("a", "main")]) >= 2
