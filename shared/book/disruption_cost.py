@@ -81,7 +81,7 @@ def why_not_disruptable(
         return ""
     if state.gang is not None and not (leaves or spare):
         return "gang"
-    if state.refusal:
+    if state.refusal and not leaves:  # to be placed elsewhere it has to be read; to end, it has not
         return "refused as it is written"
     if not leaves and any(_holds_data(volume) for volume in state.pod.spec.volumes):
         return "volumes"

@@ -312,15 +312,17 @@ def room_of(gpu: Gpu, column: int, node: NodeState) -> GpuRoom:
 def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({})) -> PodState:
     """Reads a pod once. Nonsense in it is kept as a refusal, never raised: one bad pod must not stop the feed.
     `claims`: all ResourceClaims, by namespace/name."""
-    request, life, refusal, code = None, UNTOLD, "", ""
+    request, refusal, code = None, "", ""
     demand = Demand()
     gang, bad_gang = _gang_of(pod)
+    life, bad_life = _life_of(pod)
     try:
         demand = demand_of(pod)
         request = read_request(pod, claim_asks(pod, claims))
         if bad_gang is not None:
             raise bad_gang
-        life = read_life(pod)
+        if bad_life is not None:
+            raise bad_life
     except RequestError as error:
         refusal, code = str(error), error.code
     except QuantityError as error:
@@ -351,6 +353,15 @@ def _gang_of(pod: Pod) -> tuple[GangRef | None, RequestError | None]:
         return read_gang(pod), None
     except RequestError as error:
         return None, error
+
+
+def _life_of(pod: Pod) -> tuple[Life, RequestError | None]:
+    """The pod's life, and what is wrong with its annotations. A pod that is refused can still be evicted: what it says
+    of preemption counts, for it was placed by that."""
+    try:
+        return read_life(pod), None
+    except RequestError as error:
+        return Life(preemptible=pod.metadata.annotations.get(names.ANNOTATION_PREEMPTIBLE) != "false"), error
 
 
 def is_read_alike(one: Pod, other: Pod) -> bool:

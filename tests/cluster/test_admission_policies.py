@@ -236,8 +236,9 @@ def test_fields_on_which_placement_depends_are_immutable_once_bound(watcher: As,
     ordinary_user.create(named("settled", pod(container(gpu=1))))
     assert ordinary_user.annotate("settled", "kerf.dev/isolation", "firm")[0] == 200
     assert watcher.bind("settled")[0] == 201
-    status, answer = ordinary_user.annotate("settled", "kerf.dev/isolation", "hard")
-    assert (status in (403, 422), manifests.code_of(answer["message"])) == (True, "bound-annotation")
+    for annotation, value in (("isolation", "hard"), ("gpu-model", "")):  # an empty one is not a missing one
+        status, answer = ordinary_user.annotate("settled", f"kerf.dev/{annotation}", value)
+        assert (status in (403, 422), manifests.code_of(answer["message"])) == (True, "bound-annotation")
 
 
 def test_the_watcher_may_touch_a_pending_pod(watcher: As, ordinary_user: As) -> None:

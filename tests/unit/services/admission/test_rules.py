@@ -22,6 +22,13 @@ def test_what_a_placement_was_decided_on_is_guarded_alike() -> None:
     assert set(re.findall(r"'(kerf\.dev/[a-z-]+)'", guarded)) == set(READ_ANNOTATIONS)
 
 
+def test_an_empty_annotation_is_none_that_is_missing() -> None:
+    """Of most of them an empty one is refused by placement, and what is missing is not."""
+    policy = (K8S / "22-policy-grant.yaml").read_text()
+    compared = policy[policy.index("].all(k,", policy.index("['kerf.dev/isolation'")) :].splitlines()[1].strip()
+    assert compared == "object.metadata.?annotations[?k] == oldObject.metadata.?annotations[?k])"
+
+
 def test_choices_are_the_same_in_both() -> None:
     policy = (K8S / "21-policy-request.yaml").read_text()
     for annotation, choices in (

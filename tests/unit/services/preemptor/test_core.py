@@ -78,6 +78,32 @@ def test_the_eviction_reason_of_a_reclaimed_pod_names_queue_and_replacement() ->
     )
 
 
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [("min-runtime", "bogus"), ("expected-duration", "1 day"), ("turns", "off"), ("isolation", "")],
+)
+def test_an_annotation_that_cannot_be_read_protects_no_running_pod(annotation: str, value: str) -> None:
+    """Users can write some of them on a pod that is bound, and an eviction needs none."""
+    notes = {f"kerf.dev/{annotation}": value}
+    by_priority = Preemptor("n", gpus=1)
+    by_priority.run("low", "n", 0, annotations=notes)
+    by_priority.wait("high")
+    assert by_priority.victims() == [["low"]]
+    by_queue = Preemptor("n", gpus=1)
+    by_queue.send(m.FactsSeen((Put(object=build.queues("queues: [{name: a}, {name: b, guaranteed: {gpus: 1}}]")),)))
+    by_queue.run("lent", "n", 0, labels={"kerf.dev/queue": "a"}, annotations=notes)
+    by_queue.wait("due", priority=0, labels={"kerf.dev/queue": "b"})
+    assert by_queue.victims() == [["lent"]]
+
+
+@pytest.mark.parametrize(("annotation", "value"), [("min-runtime", "bogus"), ("isolation", "")])
+def test_a_pod_that_is_not_preemptible_stays_so_when_it_cannot_be_read(annotation: str, value: str) -> None:
+    preemptor = Preemptor("n", gpus=1)
+    preemptor.run("low", "n", 0, annotations={"kerf.dev/preemptible": "false", f"kerf.dev/{annotation}": value})
+    preemptor.wait("high")
+    assert preemptor.victims() == []
+
+
 def test_another_node_is_tried_when_placement_refuses(preemptor: Preemptor) -> None:
     (plan,) = preemptor.plans()
     assert preemptor.reserve(plan, ok=False, reason="the beneficiaries would not fit even then") == []

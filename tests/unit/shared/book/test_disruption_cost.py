@@ -1,4 +1,4 @@
-"""Which disruption budgets select a pod."""
+"""Which disruption budgets select a pod, and what a pod that cannot be read is left out of."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from shared.book import disruption_cost
 from shared.book.book import Book
-from shared.book.disruption_cost import budgets_of
+from shared.book.disruption_cost import budgets_of, why_not_disruptable
 from shared.book.fork import Fork
 from shared.contracts.facts import Gone, Put
 from shared.model.affinity import LabelSelector
+from shared.model.grant import Grant
 from shared.model.kube_object import Meta
 from shared.model.objects import DisruptionBudgetSpec, DisruptionBudgetStatus, PodDisruptionBudget
 from shared.model.selectors import labels_match
@@ -112,3 +113,14 @@ def test_budgets_of_other_namespaces_are_not_looked_at(monkeypatch: pytest.Monke
     state = book.pods[book.uid_by_key["one/x"]]
     assert budgets_of(state, book) == {"one/a": 1}
     assert len(looked) == 1
+
+
+def test_a_pod_that_cannot_be_read_can_be_evicted_and_not_migrated() -> None:
+    book = Book()
+    book.apply(Put(object=build.node("n")))
+    pod = build.gpu_pod("p", gpus=1, annotations={"kerf.dev/min-runtime": "bogus"})
+    book.apply(Put(object=build.bound(pod, "n", Grant(grant_id="g", term=1, containers={}))))
+    state = book.pods[pod.metadata.uid]
+    assert state.refusal
+    assert why_not_disruptable(state, book, 0.0, leaves=True) == ""
+    assert why_not_disruptable(state, book, 0.0) == "refused as it is written"

@@ -50,6 +50,14 @@ def test_a_pod_that_is_refused_counts_in_its_gang_all_the_same() -> None:
     assert read.gang.minimum == 2
 
 
+def test_what_a_refused_pod_says_of_its_life_counts_all_the_same() -> None:
+    """It may run: it was placed by that, and can still be evicted."""
+    pod = with_meta(written("p"), annotations={"kerf.dev/isolation": "", "kerf.dev/min-runtime": "1h"})
+    assert (pod_state(pod).refusal_code, pod_state(pod).life.min_runtime_s) == ("bad-annotation", 3600)
+    pod = with_meta(pod, annotations={"kerf.dev/preemptible": "false", "kerf.dev/min-runtime": "soon"})
+    assert (pod_state(pod).refusal_code, pod_state(pod).life.preemptible) == ("bad-annotation", False)
+
+
 def test_what_is_wrong_with_a_request_is_reported_before_what_is_wrong_with_a_gang() -> None:
     wrong = {**NOTES, names.ANNOTATION_GANG_SIZE: "some"}
     pod = with_meta(written("p"), annotations=wrong)
