@@ -107,15 +107,19 @@ def _dialect(
     foreign = manifest.named & resources
     takes = spoken is not None and (taken_over or _takes_over(spoken, request, typed, policy))
     ways = [*ours, *sorted(foreign), *([] if spoken is None or foreign & spoken.resources else [spoken.name])]
-    if (ours and (foreign or takes)) or (takes and spoken is not None and foreign - spoken.resources):
-        raise RequestError(
-            "mixed-dialects",
-            f"the pod asks for GPUs in more than one way ({', '.join(ways)}); keep one of them, in all containers",
-        )
+    mixed = RequestError(
+        "mixed-dialects",
+        f"the pod asks for GPUs in more than one way ({', '.join(ways)}); keep one of them, in all containers",
+    )
+    if (ours and foreign) or (takes and spoken is not None and foreign - spoken.resources):
+        raise mixed
     if spoken is None or not takes:
         return "", None
     check_containers(typed)  # before a translation that takes seconds for thousands of them
-    return spoken.name, spoken.translate(pod, setting)
+    translation = spoken.translate(pod, setting)
+    if ours and translation.amounts:  # of a pod in Kerf's own words only its labels are translated
+        raise mixed
+    return spoken.name, translation
 
 
 def _takes_over(spoken: Dialect, request: Request, typed: Pod, policy: Policy) -> bool:

@@ -356,6 +356,20 @@ def test_a_kai_pod_without_gpus_that_is_taken_over_is_in_its_queue() -> None:
     assert made["spec"]["schedulerName"] == "kerf"
 
 
+def test_a_pod_in_kerfs_words_of_a_kai_scheduler_that_is_taken_over_is_in_its_queue() -> None:
+    """As the other pods of its gang are. A share by annotation beside it is one too many."""
+    manifest = pod(container(gpu=1), labels={"kai.scheduler/queue": "a"}, schedulerName="kai-scheduler")
+    policy = Policy(takeover_schedulers=("kai-scheduler",))
+    made = admitted(manifest, policy)
+    assert admitted(made, policy) == made
+    assert (made["spec"]["schedulerName"], limits_of(made)["kerf.dev/gpu"]) == ("kerf", 1)
+    assert made["metadata"]["labels"]["kerf.dev/queue"] == "a"
+    manifest["metadata"]["annotations"] = {"gpu-fraction": "0.5"}
+    answer = review(Request(pod=manifest), policy)
+    assert isinstance(answer, Refused)
+    assert answer.code == "mixed-dialects"
+
+
 def test_the_webhook_is_called_for_every_resource_and_scheduler_of_a_dialect() -> None:
     """Its configuration lists them, since the API server cannot ask."""
     text = (Path(__file__).parents[4] / "k8s" / "24-webhook.yaml").read_text()
