@@ -31,6 +31,7 @@ from services.admission.dialects.base import (
     Translation,
     amount,
     containers,
+    named_resources,
     own_priority_class,
     refuse_annotations,
     where_of,
@@ -84,12 +85,16 @@ class Kai:
         return setting.taken_over or (setting.plain_nvidia and not manifest.named.isdisjoint(self.resources))
 
     def translate(self, pod: Json, setting: Setting) -> Translation:
-        refuse_annotations(pod, _REFUSED)
         metadata = pod.get("metadata") or {}
         annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
         found = {place: asked for place, container in containers(pod) if (asked := _whole(container))}
+        shared = FRACTION in annotations or MEMORY in annotations or bool(_nv(annotations))
+        claims = (pod.get("spec") or {}).get("resourceClaims")
+        has_gpus = shared or bool(found or claims) or any(map(names.is_gpu_resource, named_resources(pod)))
+        if has_gpus:
+            refuse_annotations(pod, _REFUSED)
         limits: dict[str, str] = {}
-        if FRACTION in annotations or MEMORY in annotations or _nv(annotations):
+        if shared:
             if found:
                 raise RequestError(
                     "mixed-dialects",
@@ -101,7 +106,7 @@ class Kai:
         return Translation(
             amounts=found,
             removed=self.resources,
-            annotations=_preemptible(pod, labels, own_priority_class(pod, setting))
+            annotations=_preemptible(pod, labels, own_priority_class(pod, setting), has_gpus=has_gpus)
             | limits
             | {names.ANNOTATION_DIALECT: self.name},
             labels=next(({names.LABEL_QUEUE: labels[label]} for label in QUEUES if labels.get(label)), {}),
@@ -255,10 +260,11 @@ def _number(annotations: Mapping[str, str], key: str, default: str, what: str) -
     return int(text)
 
 
-def _preemptible(pod: Json, labels: Mapping[str, str], own_class: str) -> dict[str, str]:
+def _preemptible(pod: Json, labels: Mapping[str, str], own_class: str, *, has_gpus: bool) -> dict[str, str]:
     """Kerf's annotation where the pod is not preemptible in KAI. An unknown word falls back to the priority, as there.
 
-    A pod that is preemptible above a minimum of its gang needs nothing: so is every gang in Kerf.
+    A pod that is preemptible above a minimum of its gang needs nothing: so is every gang in Kerf. Raises RequestError
+    for a pod with GPUs of which that cannot be told; for its own sake no other is preempted.
     """
     word = str(labels.get(PREEMPTIBILITY) or "").lower()
     if word in ("preemptible", "semi-preemptible"):
@@ -269,6 +275,8 @@ def _preemptible(pod: Json, labels: Mapping[str, str], own_class: str) -> dict[s
     if label in (own_class, *CLASSES, ""):
         priority = CLASSES.get(label or own_class or _default_class(pod), spec.get("priority") or 0)
         return {names.ANNOTATION_PREEMPTIBLE: "false"} if priority >= NON_PREEMPTIBLE_FROM else {}
+    if not has_gpus:
+        return {}
     raise RequestError(
         "foreign-field",
         f"label {PRIORITY_CLASS} is {quoted(label)}, and the pod alone does not tell whether KAI preempts pods of that "

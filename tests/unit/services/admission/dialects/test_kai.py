@@ -259,3 +259,19 @@ def test_a_pod_of_thousands_of_containers_is_refused_before_it_is_translated(mon
     manifest = kai({"gpu-fraction": "0.5"})
     manifest["spec"]["containers"] = [container(f"c{number}") for number in range(257)]
     assert refused(manifest).code == "too-many-containers"
+
+
+@pytest.mark.parametrize(
+    ("annotations", "labels"),
+    [({"gpu-sm-percentage": "3"}, {}), ({"gpu-sm-cores": "3"}, {}), ({}, {"priorityClassName": "of-our-own"})],
+)
+def test_of_a_pod_without_gpus_nothing_about_gpus_is_refused(
+    annotations: dict[str, str], labels: dict[str, str]
+) -> None:
+    taken = Policy(takeover_schedulers=("kai-scheduler",))
+    assert reviewed(kai(annotations, labels, cpu="1"), taken)["spec"]["schedulerName"] == "kerf"
+    for limits in ({"nvidia.com/gpu": 1}, {"kerf.dev/gpu": 1}):
+        assert refused(kai(annotations, labels, **limits), taken).code == "foreign-field"
+    claimed = kai(annotations, labels)
+    claimed["spec"]["resourceClaims"] = [{"name": "c", "resourceClaimName": "mine"}]
+    assert refused(claimed, taken).code == "foreign-field"
