@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-import yaml
+import msgspec
 from rich.markup import escape
 
 from cli.ask import connected
@@ -13,6 +13,7 @@ from cli.output import Failure, err, out, print_json, read_text
 from cli.removed_apis import what_to_change
 from cli.up import apply
 from shared.bus.port import NoResponder
+from shared.formats import decode_manifests
 
 
 async def run(args: argparse.Namespace) -> None:
@@ -36,10 +37,10 @@ def read_manifests(file: str) -> list[dict[str, Any]]:
     """The objects of a file. Raises Failure."""
     text = read_text(file)
     try:
-        documents = [d for d in yaml.safe_load_all(text) if d is not None]
-    except yaml.YAMLError as error:
+        documents = decode_manifests(text)
+    except msgspec.DecodeError as error:
         raise Failure(f"{file} is neither YAML nor JSON: {error}") from error
-    if not documents or not all(isinstance(d, dict) and "kind" in d for d in documents):
+    if not documents or not all(isinstance(d, dict) and isinstance(d.get("kind"), str) for d in documents):
         raise Failure(f"{file} holds no manifests; each document needs a kind")
     outdated = [sentence for document in documents if (sentence := what_to_change(document))]
     if outdated:

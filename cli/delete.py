@@ -55,6 +55,7 @@ def _orders(args: argparse.Namespace) -> list[SimDelete]:
 
 def _order_of(document: dict[str, Any], namespace: str) -> SimDelete:
     meta = document.get("metadata")
-    if not isinstance(meta, dict) or not meta.get("name"):
+    name = meta.get("name") if isinstance(meta, dict) else None
+    if not isinstance(name, str) or not name:
         raise Failure(f"a {document['kind']} of the file has no metadata.name")
-    return SimDelete(kind=document["kind"], namespace=meta.get("namespace") or namespace, name=meta["name"])
+    return SimDelete(kind=document["kind"], namespace=str(meta.get("namespace") or namespace), name=name)

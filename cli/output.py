@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.rule import Rule
 from rich.table import Table
 
-from shared.formats import decode_yaml
+from shared.formats import decode_manifests
 from shared.redaction import redact
 
 PAGE_COLUMNS = 100
@@ -111,9 +111,10 @@ def read_pod(file: str) -> Any:
     """The metadata and spec of a Pod manifest. Raises Failure."""
     text = read_text(file)
     try:
-        document = decode_yaml(text, Any)
+        documents = decode_manifests(text)
     except msgspec.DecodeError as error:
         raise Failure(f"{file} is neither YAML nor JSON: {error}") from error
+    document = documents[0] if len(documents) == 1 else None
     if not isinstance(document, dict) or document.get("kind", "Pod") != "Pod":
         raise Failure(f"{file} is no Pod manifest; this takes one pod")
     return {key: document[key] for key in ("metadata", "spec") if key in document}

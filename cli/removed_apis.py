@@ -24,7 +24,8 @@ def what_to_change(document: dict[str, Any]) -> str:
         return ""
     spec = document.get("spec")
     lacks_selector = bool(more) and not (isinstance(spec, dict) and spec.get("selector"))
-    name = (document.get("metadata") or {}).get("name", "")
+    metadata = document.get("metadata")
+    name = metadata.get("name", "") if isinstance(metadata, dict) else ""
     return (
         f"{kind} {name}: {version} is not served since Kubernetes {since}; write apiVersion: {served}"
         f"{' ' + more if lacks_selector else ''}"

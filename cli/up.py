@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from cli.output import Failure, err
 from cli.stack import quiet_logs, stack
@@ -17,6 +16,7 @@ from shared.bus.port import BusError
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimApply
+from shared.formats import decode_yaml
 from shared.kube.access import AccessError
 from shared.model.mig import GEOMETRIES, geometry_of
 from shared.model.network import NetworkLink
@@ -125,9 +125,9 @@ def _preemption(given: list[str]) -> dict[str, Any]:
     if bare := next((name for name, equals, _ in named if not equals), None):
         raise Failure(f"--preemptor {bare}: write a setting as NAME=VALUE, such as checkpoints=true")
     try:
-        settings = {name: yaml.safe_load(value) for name, _, value in named}
+        settings = {name: decode_yaml(value, Any) for name, _, value in named}
         msgspec.convert(settings, load("preemptor").config_type)
-    except (yaml.YAMLError, msgspec.ValidationError) as error:
+    except msgspec.DecodeError as error:
         raise Failure(f"--preemptor: {error}; docs/operators.md lists its settings") from error
     return settings
 

@@ -6,9 +6,10 @@ RecursionError. PyYAML's constructors raise whatever Python does on `!!int x`, `
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
+import yaml
 
 UNREADABLE = (msgspec.DecodeError, UnicodeError, RecursionError)
 """What a msgspec JSON decoder raises on bytes that it cannot read."""
@@ -23,5 +24,17 @@ def decode_yaml(data: bytes | str, kind: type[T]) -> T:
         return msgspec.yaml.decode(data, type=kind)
     except msgspec.DecodeError:
         raise
+    except _YAML_ERRORS as error:
+        raise msgspec.DecodeError(f"a value cannot be read: {error}") from error
+
+
+def decode_manifests(data: bytes | str) -> list[Any]:
+    """The documents of a text of YAML, as JSON has them: times are texts, and empty documents are left out. Raises
+    msgspec.DecodeError, and nothing else, on what is no YAML and on values that JSON does not have."""
+    try:
+        documents = [document for document in yaml.safe_load_all(data) if document is not None]
+        return msgspec.json.decode(msgspec.json.encode(documents), type=list[Any])
+    except yaml.YAMLError as error:
+        raise msgspec.DecodeError(str(error)) from error
     except _YAML_ERRORS as error:
         raise msgspec.DecodeError(f"a value cannot be read: {error}") from error

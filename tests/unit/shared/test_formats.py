@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from shared.formats import UNREADABLE, decode_yaml
+from shared.formats import UNREADABLE, decode_manifests, decode_yaml
 
 
 class Settings(msgspec.Struct):
@@ -44,6 +44,8 @@ def test_yaml_that_cannot_be_read_raises_decode_error(text: str) -> None:
     for kind in (Settings, Any):
         with pytest.raises(msgspec.DecodeError):
             decode_yaml(text, kind)
+    with pytest.raises(msgspec.DecodeError):
+        decode_manifests(text)
 
 
 def test_yaml_is_read_as_its_kind() -> None:
