@@ -19,6 +19,7 @@ from shared.model import names
 from shared.model.objects import Pod
 from shared.model.request_reader import read_request
 from shared.model.units import quantity
+from tests.support.manifests import load
 from tests.unit.services.admission.pods import container, limits_of, pod
 
 TRACE = f"00-{'1' * 32}-{'2' * 16}-01"
@@ -386,6 +387,18 @@ def test_the_webhook_is_called_for_every_resource_and_scheduler_of_a_dialect() -
             assert family in text, resource
         for scheduler in dialect.schedulers:
             assert f"'{scheduler}'" in text, scheduler
+
+
+def test_no_webhook_takes_over_pods_of_a_namespace_that_is_ignored() -> None:
+    """Whatever else its labels say."""
+    (webhooks,) = (document["webhooks"] for document in load("24-webhook") if "webhooks" in document)
+    taking = [webhook for webhook in webhooks if not webhook["name"].endswith("profiles.kerf.dev")]
+    assert len(taking) > 2
+    for webhook in taking:
+        excluded = webhook["namespaceSelector"]["matchExpressions"]
+        assert {"key": "kerf.dev/ignore", "operator": "DoesNotExist"} in excluded, webhook["name"]
+        system = {"operator": "NotIn", "values": ["kube-system", "kerf-system"]}
+        assert {"key": "kubernetes.io/metadata.name", **system} in excluded, webhook["name"]
 
 
 def test_a_scheduler_that_is_taken_over_brings_its_dialect() -> None:
