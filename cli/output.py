@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.rule import Rule
 from rich.table import Table
+from rich.text import Text
 
 from shared.formats import decode_manifests
 from shared.redaction import redact
@@ -80,7 +81,7 @@ def say(text: str, *, indent: str = "", hanging: str = "") -> None:
 
 def heading(text: str) -> None:
     """A line with a text at its left; of the terminal's width, and in a pipe no longer than a page."""
-    out.print(Rule(text, align="left"), width=min(out.width, PAGE_COLUMNS))
+    out.print(Rule(Text(text), align="left"), width=min(out.width, PAGE_COLUMNS))
 
 
 def fits(table: Table) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 
+from rich.markup import escape
+
 from cli.ask import ask, connected
 from cli.output import Failure, new_table, out, pod_name, print_json, say
 from shared.contracts import queries
@@ -40,7 +42,7 @@ def show_answer(about: str, answer: PreemptAnswer) -> None:
 def _show(plan: Plan) -> None:
     gains = new_table("BENEFICIARY", "NODE")
     for beneficiary in plan.beneficiaries:
-        gains.add_row(f"{beneficiary.namespace}/{beneficiary.name}", beneficiary.node)
+        gains.add_row(escape(f"{beneficiary.namespace}/{beneficiary.name}"), beneficiary.node)
     losses = new_table("VICTIM", "ACTION", "LOST GPU-SECONDS")
     for victim in plan.victims:
         losses.add_row(f"{victim.namespace}/{victim.name}", victim.action, str(victim.lost_gpu_seconds))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 
+from rich.markup import escape
 from rich.table import Table
 
 from cli.ask import ask, connected, given
@@ -46,7 +47,7 @@ _NAMED = 5
 
 def show(e: PodExplanation) -> None:
     out.print(
-        f"[bold]{e.namespace}/{e.name}[/bold]  [{_COLOURS.get(e.state, 'cyan')}]{e.state}[/]"
+        f"[bold]{escape(f'{e.namespace}/{e.name}')}[/bold]  [{_COLOURS.get(e.state, 'cyan')}]{e.state}[/]"
         + (f" for {e.waiting_s:.0f} s, {_count(e.ahead, 'pod')} before it" if e.waiting_s else "")
     )
     # The sentence of Events ends with the first advice, which is listed below.

@@ -17,18 +17,20 @@ import pytest
 from rich.console import Console
 
 from cli import ask as asking
-from cli import cordon, cost, events, resize, trace
+from cli import cordon, cost, events, preempt, resize, trace, why
 from cli.ask import NotAnswered, connected
 from cli.doctor.base import CannotLook, Site
 from cli.doctor.certificates import SECRET, Certificates
 from cli.events import _told
-from cli.output import Failure, new_table
+from cli.output import Failure, heading, new_table
 from shared.bus.port import Incoming, NoResponder, Unknown
 from shared.contracts import queries
 from shared.contracts.envelope import wrap
 from shared.contracts.events import GrantEnded, SliceImpaired
 from shared.contracts.examples import EXAMPLES
+from shared.contracts.explain import PodExplanation
 from shared.contracts.metrics_queries import CostAnswer, CostRow, Span, TraceAnswer
+from shared.contracts.preemption import Beneficiary, Plan, PreemptAnswer
 from shared.contracts.queries import ExplainAnswer, StatusAnswer, StatusQuery
 from tests.support.waiting import eventually
 
@@ -40,6 +42,19 @@ def test_a_heading_in_a_pipe_is_no_longer_than_a_page() -> None:
     ).stdout.splitlines()
     assert line.startswith("kerf why pod ─")
     assert len(line) == 100
+
+
+@pytest.mark.parametrize("name", ["a[/x]", "[bold]"])
+def test_names_with_brackets_are_printed_as_they_are(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A manifest may hold what the API server would refuse, and a context of kubectl any name."""
+    why.show(PodExplanation(namespace="team", name=name, state="would-wait", sentence="It would wait."))
+    heading(f"{name}, 60 s")
+    gains = Beneficiary(uid="u", namespace="team", name=name, node="n")
+    preempt.show_answer("pod", PreemptAnswer(plan=Plan(plan_id="p", beneficiaries=(gains,), victims=(), deadline_s=1)))
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"team/{name}  would-wait\n")
+    assert f"\n{name}, 60 s ─" in printed
+    assert f"\nteam/{name} " in printed
 
 
 def test_a_slice_that_has_lost_its_gpu_is_told_in_a_sentence() -> None:
