@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import importlib
-import os
-import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
-from cli.output import Failure, fail, use_any_encoding
+from cli.output import run_command, use_any_encoding
 from shared.model.policies import POLICIES
 from shared.version import version
 
@@ -24,18 +22,10 @@ def main() -> None:
     use_any_encoding()
     args = parser().parse_args()
     module, _, function = args.run.partition(":")
-    command: Callable[[argparse.Namespace], Awaitable[None]] = getattr(
+    command: Callable[[argparse.Namespace], Coroutine[Any, Any, None]] = getattr(
         importlib.import_module(f"cli.{module}"), function or "run"
     )
-    try:
-        asyncio.run(command(args))  # type: ignore[arg-type]  # every command is a coroutine function
-    except Failure as error:
-        fail(error)
-    except BrokenPipeError:  # whatever read this has ended, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
-        sys.exit(141)
-    except KeyboardInterrupt:
-        sys.exit(130)
+    run_command(command(args))
 
 
 def parser() -> argparse.ArgumentParser:

@@ -7,10 +7,9 @@ not have, and columns aligned with two blanks. What Kerf knows beyond that is in
 from __future__ import annotations
 
 import argparse
-import asyncio
 
 from cli.ask import ask, connected
-from cli.output import Failure, fail, out
+from cli.output import out, run_command
 from shared.contracts import queries
 from shared.contracts.queries import InspectAnswer, InspectNode, InspectQuery
 
@@ -21,10 +20,7 @@ def main() -> None:
     parser.add_argument("node", nargs="?", default="")
     parser.add_argument("-d", action="store_true", dest="details", help="with pods")
     parser.add_argument("--nats", default="", metavar="URL", help="the NATS server (default: KERF_NATS_URL)")
-    try:
-        asyncio.run(run(parser.parse_args()))
-    except Failure as error:
-        fail(error)
+    run_command(run(parser.parse_args()))
 
 
 async def run(args: argparse.Namespace) -> None:

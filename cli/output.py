@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
+import os
 import sys
 import textwrap
-from collections.abc import Collection
+from collections.abc import Collection, Coroutine
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -24,7 +26,7 @@ PAGE_COLUMNS = 100
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Rich would end the process here, in whatever task it is; `cli.__main__` ends it in order."""
+        """Rich would end the process here, in whatever task it is; `run_command` ends it in order."""
         raise  # noqa: PLE0704 - it is called where the BrokenPipeError is handled
 
 
@@ -96,6 +98,20 @@ class Failure(Exception):
 def fail(error: Failure) -> NoReturn:
     err.print(f"[red]kerf: {escape(redact(str(error)))}[/red]", soft_wrap=not err.is_terminal)
     sys.exit(1)
+
+
+def run_command(command: Coroutine[Any, Any, None]) -> None:
+    """Runs a command to its end. Ends the process with 1 on a Failure, with 141 where nothing reads its output any
+    more, and with 130 when it is interrupted."""
+    try:
+        asyncio.run(command)
+    except Failure as error:
+        fail(error)
+    except BrokenPipeError:  # whatever read this has ended, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        sys.exit(141)
+    except KeyboardInterrupt:
+        sys.exit(130)
 
 
 def read_text(file: str) -> str:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import pytest
+
 from cli.gpushare import details, summary
 from shared.contracts.queries import InspectGpu, InspectNode, InspectPod
 
@@ -59,3 +64,15 @@ def test_details_name_the_pods_of_each_node() -> None:
 
 def test_a_cluster_without_gpus_has_a_sum_of_nothing() -> None:
     assert summary([]).endswith("0/0 (0%)\n")
+
+
+@pytest.mark.parametrize(("raised", "ended"), [("BrokenPipeError", 141), ("KeyboardInterrupt", 130)])
+def test_it_ends_in_order_with_what_reads_it_and_when_it_is_interrupted(raised: str, ended: int) -> None:
+    program = f"""
+from cli import gpushare
+async def run(_): raise {raised}
+gpushare.run = run
+gpushare.main()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (ended, "")
