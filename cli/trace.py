@@ -33,16 +33,16 @@ def show(answer: TraceAnswer) -> None:
     spans = sorted(answer.spans, key=lambda s: (s.start_ns, s.end_ns))
     begin = spans[0].start_ns
     root = Tree(f"[bold]trace {answer.trace_id}[/bold]  {(max(s.end_ns for s in spans) - begin) / 1e6:.1f} ms")
-    known = {s.span_id for s in spans}
-    branches: dict[str, Tree] = {}
+    known = {s.span_id for s in spans if s.span_id}  # other systems' spans may have no id
+    children: dict[str, list[Span]] = {}
+    for span in spans:
+        children.setdefault(span.parent_id if span.parent_id in known else "", []).append(span)
 
-    def hang(parent: Tree, of: str) -> None:
-        for span in spans:
-            if span.parent_id == of or (not of and span.parent_id not in known):
-                branches[span.span_id] = branch = parent.add(_line(span, begin))
-                hang(branch, span.span_id)
+    def hang(parent: Tree, of: list[Span]) -> None:
+        for span in of:
+            hang(parent.add(_line(span, begin)), children.pop(span.span_id, []))
 
-    hang(root, "")
+    hang(root, children.pop("", []))
     out.print(root)
 
 

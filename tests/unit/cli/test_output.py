@@ -108,6 +108,20 @@ def test_a_narrow_terminal_cuts_no_name_off() -> None:
     assert "".join(line.strip() for line in capture.get().splitlines()[1:]) == name
 
 
+def test_a_span_without_an_id_is_shown_once(capsys: pytest.CaptureFixture[str]) -> None:
+    spans = tuple(
+        Span(trace_id="t", span_id=one, parent_id=parent, name=name, service="s", start_ns=at, end_ns=9)
+        for at, (one, parent, name) in enumerate((("a", "", "root"), ("", "a", "nameless"), ("b", "a", "inner")))
+    )
+    trace.show(TraceAnswer(trace_id="t", spans=spans))
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert [name for line in lines for name in ("root", "nameless", "inner") if name in line] == [
+        "root",
+        "nameless",
+        "inner",
+    ]
+
+
 def test_errors_of_others_in_a_trace_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
     error = "denied by policy [require-team-label] for [/spec/containers/0/image]"
     span = Span(
