@@ -54,8 +54,9 @@ def _orders(args: argparse.Namespace) -> list[SimDelete]:
 
 
 def _order_of(document: dict[str, Any], namespace: str) -> SimDelete:
-    meta = document.get("metadata")
-    name = meta.get("name") if isinstance(meta, dict) else None
+    found = document.get("metadata")
+    meta = found if isinstance(found, dict) else {}
+    name = meta.get("name")
     if not isinstance(name, str) or not name:
         raise Failure(f"a {document['kind']} of the file has no metadata.name")
     return SimDelete(kind=document["kind"], namespace=str(meta.get("namespace") or namespace), name=name)
