@@ -21,6 +21,7 @@ from shared.book.gangs import Gangs
 from shared.book.states import NodeState, PodState, pod_state
 from shared.contracts.explain import Move, PlacedPod, WorldExplanation
 from shared.contracts.queries import AddGpus, AddNodes, Resize, WhatIfQuery
+from shared.model.claims import ResourceClaim
 from shared.model.gang import LEVELS
 from shared.model.gpu import Inventory
 
@@ -155,7 +156,13 @@ def _resized(size: Resize, trial: Trial) -> PodState | None:
         raise Impossible(f"no pod {size.namespace}/{size.name} is known; check the name and the namespace (-n)")
     before = trial.book.pods[uid]
     names = [c.name for c in before.pod.spec.containers]
-    chosen = size.container or next(iter(before.request.asks if before.request else names[:1]), "")
+    asking = names[:1] if before.request is None else [name for name in before.request.asks if name in names]
+    if not asking:
+        raise Impossible(
+            f"pod {size.namespace}/{size.name} requests its GPUs by ResourceClaims alone, and no container has limits "
+            "that could change; ask by kerf what-if -f about a pod with others"
+        )
+    chosen = size.container or asking[0]
     if chosen not in names:
         raise Impossible(f"pod {size.namespace}/{size.name} has no container {chosen!r}; it has {', '.join(names)}")
     containers = tuple(
@@ -176,7 +183,7 @@ def _resized(size: Resize, trial: Trial) -> PodState | None:
         metadata=replace(before.pod.metadata, resource_version="0"),
         spec=replace(before.pod.spec, containers=containers),
     )
-    after = pod_state(pod)
+    after = pod_state(pod, trial.book.others.get(ResourceClaim.__name__, {}))
     if after.refusal:
         raise Impossible(f"{size.namespace}/{size.name} would make no sense: {after.refusal}")
     source = before.charged

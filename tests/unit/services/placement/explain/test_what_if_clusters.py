@@ -5,11 +5,22 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from services.placement import messages as m
 from services.placement.explain.steps import finish
 from services.placement.explain.what_if_clusters import TRIED_MOST
 from services.placement.queries import questions
 from shared.contracts.queries import AddGpus, AddNodes, Resize, WhatIfQuery, WhenQuery
-from shared.model.kube_object import OwnerReference
+from shared.model.claims import (
+    CapacityRequests,
+    DeviceClaim,
+    DeviceRequest,
+    ExactRequest,
+    ResourceClaim,
+    ResourceClaimSpec,
+)
+from shared.model.kube_object import Meta, OwnerReference
+from shared.model.names import DEVICE_CLASS
+from shared.model.objects import PodClaim
 from tests.support import build
 from tests.support.harness.placement import Placement
 from tests.support.whatif import NOW, run, world
@@ -103,6 +114,30 @@ def test_a_resized_pod_that_waits_fits_or_waits_and_does_not_move() -> None:
 
     assert resized("10Gi") == (["w"], 0, 0)
     assert resized("50Gi") == ([], 0, 1)
+
+
+def claim(memory: str) -> ResourceClaim:
+    exactly = ExactRequest(device_class_name=DEVICE_CLASS, capacity=CapacityRequests(requests={"memory": memory}))
+    return ResourceClaim(
+        metadata=Meta(name="c", namespace="team", uid="c", resource_version=build.next_version()),
+        spec=ResourceClaimSpec(devices=DeviceClaim(requests=(DeviceRequest(name="gpu", exactly=exactly),))),
+    )
+
+
+def test_of_a_pod_with_claims_a_container_with_limits_is_resized() -> None:
+    """Its claims stay as they are."""
+    claims = (PodClaim(name="mine", resource_claim_name="c"),)
+    placement = Placement().nodes("a", gpus=1)
+    placement.send(m.InventorySeen(msgspec.structs.replace(build.inventory("a", gpus=1), dra=True)))
+    placement.facts(claim("40Gi"), build.gpu_pod("w", memory="90Gi", resource_claims=claims))
+    size = Resize(namespace="team", name="w", limits={"kerf.dev/gpu-memory": "50Gi"})
+    assert names(world(placement, resize=(size,)).fits) == []
+    size = Resize(namespace="team", name="w", limits={"kerf.dev/gpu-memory": "30Gi"})
+    assert names(world(placement, resize=(size,)).fits) == ["w"]
+    placement.facts(build.pod("claimed", resource_claims=claims))
+    size = Resize(namespace="team", name="claimed", limits={"kerf.dev/gpu-memory": "30Gi"})
+    answer = finish(questions.what_if(placement.core, WhatIfQuery(resize=(size,)), NOW))
+    assert "by ResourceClaims alone" in answer.error
 
 
 def test_a_gang_that_waits_gets_its_places_together_or_none() -> None:
