@@ -55,9 +55,10 @@ class Hami:
     resources = NAMES.all | {PRIORITY}
     schedulers: tuple[str, ...] = (SCHEDULER,)
 
-    def speaks(self, manifest: Manifest, setting: Setting) -> bool:  # noqa: ARG002 - the form is the protocol's
-        if manifest.named.isdisjoint(self.resources):
-            return False
+    def speaks(self, manifest: Manifest, setting: Setting) -> bool:
+        if manifest.named.isdisjoint(NAMES.all):
+            # A priority alone asks for no GPU. Of a pod that is taken over all the same it is taken out.
+            return setting.taken_over and PRIORITY in manifest.named
         return manifest.scheduler == SCHEDULER or not manifest.written.isdisjoint(_OWN)
 
     def translate(self, pod: Json, setting: Setting) -> Translation:

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.admission.core import TOLERATION
 from services.admission.dialects import Setting, Vgpu
 from services.admission.messages import Policy
 from shared.model.request import GpuAsk
@@ -198,3 +199,15 @@ def test_what_placement_reads_is_what_the_pod_named_of_each_gpu(count: int, memo
 def test_percentages_are_conserved_exactly(count: int, percentage: int, cores: int) -> None:
     read = ask(hami(gpu=count, percentage=percentage, gpucores=cores))
     assert read == GpuAsk(count=count, memory_milli=percentage * 10, compute_milli=cores * 10)
+
+
+def test_a_priority_alone_asks_for_no_gpu() -> None:
+    """Such a pod went to Kerf without the toleration of Kerf's nodes. Of one that is taken over it is taken out: no
+    node has any."""
+    assert untouched(hami(priority=1))
+    assert untouched(hami(priority=1, scheduler="hami-scheduler"))
+    taken = hami(priority=1, scheduler="hami-scheduler")
+    made = reviewed(taken, Policy(takeover_schedulers=("hami-scheduler",)))
+    assert (made["spec"]["schedulerName"], made["spec"]["tolerations"]) == ("kerf", [TOLERATION])
+    assert made["spec"]["containers"][0]["resources"] == {}
+    assert amounts(hami(gpu=1, priority=1)) == {"gpu": "1"}
