@@ -107,18 +107,15 @@ def _dialect(
     foreign = manifest.named & resources
     takes = spoken is not None and (taken_over or _takes_over(spoken, request, typed, policy))
     ways = [*ours, *sorted(foreign), *([] if spoken is None or foreign & spoken.resources else [spoken.name])]
-    mixed = RequestError(
-        "mixed-dialects",
-        f"the pod asks for GPUs in more than one way ({', '.join(ways)}); keep one of them, in all containers",
-    )
+    sentence = f"the pod asks for GPUs in more than one way ({', '.join(ways)}); keep one of them, in all containers"
     if (ours and foreign) or (takes and spoken is not None and foreign - spoken.resources):
-        raise mixed
+        raise RequestError("mixed-dialects", sentence)
     if spoken is None or not takes:
         return "", None
     check_containers(typed)  # before a translation that takes seconds for thousands of them
     translation = spoken.translate(pod, setting)
     if ours and translation.amounts:  # of a pod in Kerf's own words only its labels are translated
-        raise mixed
+        raise RequestError("mixed-dialects", sentence)
     return spoken.name, translation
 
 

@@ -319,10 +319,8 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
     try:
         demand = demand_of(pod)
         request = read_request(pod, claim_asks(pod, claims))
-        if bad_gang is not None:
-            raise bad_gang
-        if bad_life is not None:
-            raise bad_life
+        if (wrong := bad_gang or bad_life) is not None:
+            raise wrong
     except RequestError as error:
         refusal, code = str(error), error.code
     except QuantityError as error:
