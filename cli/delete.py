@@ -15,7 +15,10 @@ from shared.contracts import subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.commands import SimAnswer, SimDelete
 
-_KINDS = {"pod": "Pod", "node": "Node", "namespace": "Namespace", "configmap": "ConfigMap"}
+_KINDS = {
+    kind.lower(): kind
+    for kind in ("Pod", "Node", "Namespace", "ConfigMap", "StatefulSet", "Deployment", "ReplicaSet", "Job")
+}
 """As people write them; others as in manifests."""
 
 

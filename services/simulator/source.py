@@ -12,7 +12,7 @@ from services.simulator.cluster import SimulatedCluster
 from services.simulator.orders import subscribe
 from services.simulator.transport import SimTransport
 from services.simulator.webhook import NotAdmitted, Webhook
-from services.simulator.workloads import WORKLOADS, ManifestError, pods_of
+from services.simulator.workloads import WORKLOADS, ManifestError, is_owned, owner_uid, pods_of
 from shared.bus.port import Bus, Subscription
 from shared.contracts.facts import Fact
 from shared.kube.resources import BY_KIND
@@ -110,6 +110,8 @@ class SimulatedSource:
             return [warning for item in document.get("items") or () for warning in await self.apply(item)]
         if kind in WORKLOADS:
             pods, ordered = pods_of(document)
+            meta = document["metadata"]
+            self._delete_pods(kind, meta.get("namespace") or "default", meta["name"], keep=pods)
             return await self._create_ordered(pods) if ordered else [w for pod in pods for w in await self.apply(pod)]
         if kind not in BY_KIND:
             raise ManifestError(
@@ -137,7 +139,11 @@ class SimulatedSource:
         return warnings
 
     def delete(self, kind: str, namespace: str, name: str) -> None:
-        """Raises ManifestError where there is no such object."""
+        """Deletes an object, or the pods of a workload. Raises ManifestError where there is no such object."""
+        if kind in WORKLOADS:
+            if not self._delete_pods(kind, namespace or "default", name):
+                raise ManifestError(f'{kind} "{name}" has no pods in namespace {namespace or "default"}')
+            return
         if kind not in BY_KIND:
             raise ManifestError(f"kind {kind!r} is not known to the simulated cluster")
         status, answer = self.cluster.delete(
@@ -146,6 +152,19 @@ class SimulatedSource:
         self._pass_on()
         if status >= 400:
             raise ManifestError(answer["message"])
+
+    def _delete_pods(self, kind: str, namespace: str, name: str, *, keep: Sequence[Json] = ()) -> bool:
+        """Deletes the pods of a workload, but for those of the names in `keep`, and forgets those that it has not made
+        yet. Returns whether there were any."""
+        uid, kept = owner_uid(kind, namespace, name), {pod["metadata"]["name"] for pod in keep}
+        there = [pod["metadata"]["name"] for pod in self.cluster.all("Pod") if is_owned(pod, namespace, uid)]
+        for gone in (one for one in there if one not in kept):
+            self.cluster.delete("Pod", namespace, gone, {}, time.time())
+        unmade = len(self._waiting) + len(self._started)
+        self._waiting = {key: pods for key, pods in self._waiting.items() if not is_owned(pods[0], namespace, uid)}
+        self._started = [pods for pods in self._started if not is_owned(pods[0], namespace, uid)]
+        self._pass_on()
+        return bool(there) or len(self._waiting) + len(self._started) < unmade
 
     async def _create_ordered(self, pods: list[Json]) -> list[str]:
         if not pods:

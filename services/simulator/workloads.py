@@ -18,6 +18,17 @@ class ManifestError(ValueError):
     """A manifest that cannot be read; the text says which field and why."""
 
 
+def owner_uid(kind: str, namespace: str, name: str) -> str:
+    """The uid of a workload, by which its pods name it. No object of it is kept."""
+    return f"sim-{kind}-{namespace}-{name}".lower()
+
+
+def is_owned(pod: Json, namespace: str, uid: str) -> bool:
+    """Whether a pod is of this namespace and names this owner."""
+    meta = pod["metadata"]
+    return meta["namespace"] == namespace and any(o.get("uid") == uid for o in meta.get("ownerReferences") or ())
+
+
 def pods_of(manifest: Json) -> tuple[list[Json], bool]:
     """The pods of a workload, and whether each waits for the one before it to run (a StatefulSet's OrderedReady).
 
@@ -59,7 +70,7 @@ def _pod(kind: str, name: str, namespace: str, template: Json, ordinal: int) -> 
         "apiVersion": "batch/v1" if kind == "Job" else "apps/v1",
         "kind": kind,
         "name": name,
-        "uid": f"sim-{kind}-{namespace}-{name}".lower(),
+        "uid": owner_uid(kind, namespace, name),
     }
     metadata = {
         "name": f"{name}-{ordinal}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import msgspec
 import pytest
 
 from cli.apply import read_manifests
-from cli.delete import _order_of
+from cli.delete import _order_of, _orders
 from cli.output import Failure, read_pod
 from cli.up import _preemption
 from shared.contracts.base import encode
@@ -63,3 +64,8 @@ def test_an_old_manifest_without_metadata_gets_its_answer(tmp_path: Path) -> Non
 def test_a_setting_of_the_preemptor_that_cannot_be_read_is_named(value: str) -> None:
     with pytest.raises(Failure, match="--preemptor: "):
         _preemption([f"patience_s={value}"])
+
+
+def test_a_workload_is_named_as_other_objects_are() -> None:
+    (order,) = _orders(argparse.Namespace(file="", target=["deployments", "team/web"], namespace="default"))
+    assert (order.kind, order.namespace, order.name) == ("Deployment", "team", "web")

@@ -108,6 +108,30 @@ async def test_deleted_objects_are_removed_and_missing_objects_are_an_error() ->
             simulated.source.delete("Lamp", "", "n")
 
 
+async def test_a_workload_is_deleted_with_its_pods_and_with_those_that_it_has_not_made() -> None:
+    async with running_source() as simulated:
+        source = simulated.source
+        await source.apply(web(podManagementPolicy="Parallel") | {"kind": "Deployment"})
+        await source.apply({"kind": "Pod", "metadata": {"name": "web-9"}, "spec": {"containers": [{"name": "c"}]}})
+        source.delete("Deployment", "", "web")
+        assert [pod["metadata"]["name"] for pod in source.cluster.all("Pod")] == ["web-9"]
+        with pytest.raises(ManifestError, match='Deployment "web" has no pods in namespace default'):
+            source.delete("Deployment", "default", "web")
+        await source.apply(web())
+        source.delete("StatefulSet", "default", "web")
+        await source.apply(web(replicas=1))
+        await simulated.bind("web-0")
+        await eventually(lambda: simulated.pods()["web-0"].status.phase == "Running", what="web-0 running")
+        assert [pod["metadata"]["name"] for pod in source.cluster.all("Pod")] == ["web-9", "web-0"]
+
+
+async def test_fewer_replicas_delete_the_last_pods() -> None:
+    async with running_source() as simulated:
+        for replicas, left in ((3, ["web-0", "web-1", "web-2"]), (1, ["web-0"]), (0, [])):
+            await simulated.source.apply(web(podManagementPolicy="Parallel", replicas=replicas))
+            assert [pod["metadata"]["name"] for pod in simulated.source.cluster.all("Pod")] == left
+
+
 async def test_pods_pass_the_real_admission_service() -> None:
     """The webhook is called as an API server calls it, and its patch is in the pod that is created."""
     async with running(Admission, AdmissionConfig(host="127.0.0.1", port=0)) as admission:
