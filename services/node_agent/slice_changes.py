@@ -25,6 +25,8 @@ def after_suspensions(
         # Each new leader orders again what a suspended pod has done long ago.
         if known is None or known.grant_id in failed or (task.suspension is not None and task.applied == known.applied):
             continue
+        if result.on_host:
+            continue  # what it had is as it was; placement orders its return again and again
         out += events_of(known, store, inventory, node)
     return out
 
@@ -41,7 +43,8 @@ def events_of(known: KnownGrant, store: GrantStore, inventory: Inventory | None,
 def at_start(store: GrantStore, inventory: Inventory | None, node: str) -> list[m.Command]:
     """What each slice has that an earlier agent handed over: that one may have ended between the lease and its event.
 
-    Where the event was out already, the repetition changes nothing. A slice that is being resized follows when that is
-    done.
+    Where the event was out already, the repetition changes nothing. A slice that is being resized, or comes back from
+    the host, follows when that is done.
     """
-    return [event for known in store.known if known.has_all for event in events_of(known, store, inventory, node)]
+    there = [known for known in store.known if known.has_all and not (known.on_host and known.grant.suspension is None)]
+    return [event for known in there for event in events_of(known, store, inventory, node)]

@@ -16,8 +16,18 @@ def needed_mib(held: GrantState) -> dict[str, int]:
     """Returns what a checkpoint of this grant may take of each node's host: all GPU memory that it was granted there,
     and what it may have beyond that while it is free."""
     found: dict[str, int] = {}
-    for share in (share for container in held.given.containers.values() for share in container.gpus):
-        found[share.node] = found.get(share.node, 0) + max(share.memory_mib, share.memory_limit_mib)
+    for (node, _), mib in held_mib((held,)).items():
+        found[node] = found.get(node, 0) + mib
+    return found
+
+
+def held_mib(grants: Iterable[GrantState]) -> dict[tuple[str, str], int]:
+    """Returns the most that these grants may have on each GPU, by node and uuid."""
+    found: dict[tuple[str, str], int] = {}
+    for held in grants:
+        for share in (share for container in held.given.containers.values() for share in container.gpus):
+            at = share.node, share.uuid
+            found[at] = found.get(at, 0) + max(share.memory_mib, share.memory_limit_mib)
     return found
 
 

@@ -21,6 +21,8 @@ from shared.model.resize import same_slices
 from shared.model.suspension import Suspension, goes_to_host, left_of
 from shared.model.units import WHOLE_GPU_MILLI
 
+_ENCODER = msgspec.json.Encoder(order="deterministic")
+
 
 class Witness(Protocol):
     """Told of all that is charged and given back, in the same step."""
@@ -433,4 +435,4 @@ def _labels(state: PodState) -> frozenset[tuple[str, str]]:
 
 def _repelling(state: PodState) -> tuple[str, frozenset[tuple[str, str]], bytes]:
     """Terms are about the pod's own namespace where they name none, and may take values of its own labels."""
-    return state.pod.metadata.namespace, _labels(state), msgspec.json.encode(state.pod.spec.affinity)
+    return state.pod.metadata.namespace, _labels(state), _ENCODER.encode(state.pod.spec.affinity)

@@ -14,26 +14,25 @@ Group = dict[str, PodState]
 class PodsAlike:
     def __init__(self, where: Callable[[PodState], str], likeness: Callable[[PodState], Hashable]) -> None:
         """`where`: the namespace under which a pod is found. Neither may change while a pod is in here:
-        one with other labels is read anew (`states.is_read_alike`)."""
+        one with other labels or terms is read anew (`states.is_read_alike`)."""
         self._where, self._likeness = where, likeness
         self._groups: dict[str, dict[Hashable, Group]] = {}
-        self._shared: set[str] = set()
-        """Namespaces whose groups belong to the origin of this twin too."""
+        self._shared: dict[str, set[Hashable] | None] = {}
+        """Of a twin, by namespace: the groups that belong to its origin too; None: the whole namespace does."""
 
     def put(self, state: PodState) -> None:
-        """One with the same uid is replaced."""
-        groups = self._own(self._where(state))
-        groups.setdefault(self._likeness(state), {})[state.uid] = state
+        """One with the same uid that is alike is replaced."""
+        self._own(self._where(state), self._likeness(state))[state.uid] = state
 
     def drop(self, state: PodState) -> None:
         namespace, likeness = self._where(state), self._likeness(state)
-        groups = self._own(namespace)
-        group = groups.get(likeness, {})
+        group = self._own(namespace, likeness)
         group.pop(state.uid, None)
         if not group:
-            groups.pop(likeness, None)
-        if not groups:
+            del self._groups[namespace][likeness]
+        if not self._groups[namespace]:
             del self._groups[namespace]
+            self._shared.pop(namespace, None)
 
     def within(self, namespace: str) -> Iterator[Group]:
         """The groups of a namespace; none of them is empty."""
@@ -47,20 +46,26 @@ class PodsAlike:
         return (state for groups in self._groups.values() for group in groups.values() for state in group.values())
 
     def twin(self) -> PodsAlike:
-        """A copy that changes by itself while its origin does not change; a namespace is copied at its first
-        change."""
+        """A copy that changes by itself while its origin does not change; a namespace is copied at its first change,
+        and each group of it at its own."""
         twin = PodsAlike(self._where, self._likeness)
         twin._groups = dict(self._groups)
-        twin._shared = set(self._groups)
+        twin._shared = dict.fromkeys(self._groups)
         return twin
 
     def part(self) -> None:
         """Copies all that is still shared with the origin."""
-        for namespace in tuple(self._shared):
-            self._own(namespace)
-
-    def _own(self, namespace: str) -> dict[Hashable, Group]:
-        if namespace in self._shared:
-            self._shared.discard(namespace)
+        for namespace in self._shared:
             self._groups[namespace] = {likeness: dict(group) for likeness, group in self._groups[namespace].items()}
-        return self._groups.setdefault(namespace, {})
+        self._shared.clear()
+
+    def _own(self, namespace: str, likeness: Hashable) -> Group:
+        if namespace in self._shared:
+            shared = self._shared[namespace]
+            if shared is None:
+                groups = self._groups[namespace] = dict(self._groups[namespace])
+                shared = self._shared[namespace] = set(groups)
+            if likeness in shared:
+                shared.discard(likeness)
+                self._groups[namespace][likeness] = dict(self._groups[namespace][likeness])
+        return self._groups.setdefault(namespace, {}).setdefault(likeness, {})

@@ -373,6 +373,7 @@ def is_read_alike(one: Pod, other: Pod) -> bool:
         and mine.overhead == its.overhead
         and mine.scheduling_group == its.scheduling_group
         and mine.workload_ref == its.workload_ref
+        and mine.affinity == its.affinity
         and one.metadata.labels == other.metadata.labels
         and one.metadata.owner_references == other.metadata.owner_references
         and _annotations_read(one) == _annotations_read(other)

@@ -253,18 +253,19 @@ class Options:
 
     def _nodes_of_worst(self, waiting: TurnJob, at: int, refused: Collection[str]) -> list[str]:
         found: list[str] = []
-        looked_at: set[str] = set()
+        looked_at = 0
         closed = {*self._busy, *refused}
-        for one in self._able:
-            if one.level <= at or len(found) >= MAX_NODES or len(looked_at) >= MAX_LOOKED_AT:
-                break  # the others are of no higher level
-            for name in {member.charged for member in one.job.members} - looked_at:
-                looked_at.add(name)
-                node = self._book.nodes.get(name)
-                if node is not None and name not in closed and self._is_admitted(waiting.members[0], node):
-                    near = self._near([node], at)
-                    if any(self._may_be_enough(waiting, [node], near, action) for action in _ACTIONS):
-                        found.append(name)
+        above = (one for one in self._able if one.level > at)
+        for name in dict.fromkeys(member.charged for one in above for member in one.job.members):
+            if len(found) >= MAX_NODES or looked_at >= MAX_LOOKED_AT:
+                break
+            node = self._book.nodes.get(name)
+            if node is None or name in closed or not self._is_admitted(waiting.members[0], node):
+                continue
+            looked_at += 1
+            near = self._near([node], at)
+            if any(self._may_be_enough(waiting, [node], near, action) for action in _ACTIONS):
+                found.append(name)
         return found
 
     def _is_admitted(self, state: PodState, node: NodeState) -> bool:

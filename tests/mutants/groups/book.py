@@ -227,7 +227,7 @@ MUTANTS = [
         name="pods-alike-shared-with-a-twin",
         what="trying a change on a fork takes a pod off the book's index",
         file="shared/book/pods_alike.py",
-        old="        twin._shared = set(self._groups)\n",
+        old="        twin._shared = dict.fromkeys(self._groups)\n",
         new="",
         tests=("tests/unit/shared/book/test_pods_alike.py",),
     ),

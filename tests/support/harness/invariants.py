@@ -36,8 +36,9 @@ def _placed_pods_are_indexed(book: Book) -> None:
     indexed = {state.uid: state for state in book.placed}
     assert indexed.keys() == placed.keys(), "the index by namespace is not what is placed"
     assert all(indexed[uid] is state for uid, state in placed.items()), "the index by namespace has another state"
-    repel = {state.uid for state in book.exclusive}
-    assert repel == {uid for uid, state in placed.items() if state.repels}, "the index of pods that keep others away"
+    repel = {state.uid: state for state in book.exclusive}
+    assert repel.keys() == {uid for uid, state in placed.items() if state.repels}, "the index of pods that repel others"
+    assert all(placed[uid] is state for uid, state in repel.items()), "the index of pods that repel has another state"
 
 
 def _commands_fit_the_phase(core: Core, commands: Sequence[m.Command]) -> None:

@@ -63,6 +63,7 @@ class Preemptor:
         node: str,
         *gpus: int,
         memory_mib: int = 0,
+        memory_limit_mib: int = 0,
         compute_milli: int = 0,
         priority: int = 0,
         ran_s: int = 0,
@@ -77,6 +78,7 @@ class Preemptor:
                 node=node,
                 uuid=f"{node}-gpu-{i}",
                 memory_mib=memory_mib or TOTAL_MIB,
+                memory_limit_mib=memory_limit_mib,
                 compute_milli=compute_milli if memory_mib else 1000,
             )
             for i in gpus

@@ -530,9 +530,11 @@ def test_a_pod_that_waits_on_the_host_for_room_is_not_reported_as_back() -> None
     for on_host in (True, True, False):
         request, task = tasks(core.handle(numbered(9), 0.0))
         done = m.SuspensionDone(request, (m.SuspendResult(task, on_host=on_host),))
-        body = answer(core.handle(done, 0.0))
+        orders = core.handle(done, 0.0)
+        body = answer(orders)
         assert isinstance(body, Accepted)
         assert body.whole is not on_host
+        assert len(events(orders)) == (0 if on_host else 1), "what it has is told when it has it"
 
 
 def test_containers_are_away_from_the_order_to_the_host_until_all_is_back() -> None:

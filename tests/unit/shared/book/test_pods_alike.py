@@ -86,3 +86,26 @@ def test_a_parted_fork_keeps_what_its_origin_loses() -> None:
     book.apply(Gone(object=last))
     assert groups(fork.placed) == [["p"]]
     assert all(state is fork.pods[state.uid] for state in fork.placed), "the fork's own state"
+
+
+def test_a_placed_pod_with_other_terms_leaves_nothing_behind() -> None:
+    book = book_of(pod("p", affinity=APART), pod("q", affinity=APART))
+    (term,) = APART["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    other = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{**term, "topologyKey": "rack"}]}}
+    changed = pod("p", affinity=other)
+    book.apply(Put(object=changed))
+    assert groups(book.exclusive) == [["p"], ["q"]]
+    book.apply(Gone(object=changed))
+    assert groups(book.exclusive) == [["q"]]
+
+
+def test_a_namespace_that_a_fork_empties_and_fills_again_is_its_own() -> None:
+    book = book_of(pod("p"))
+    fork = Fork(book)
+    for _ in range(2):
+        fork.lift("uid-team-p")
+        assert groups(fork.placed) == []
+        fork.return_lifted("uid-team-p", "n", None)
+        assert groups(fork.placed) == [["p"]]
+    assert groups(fork.part().placed) == groups(book.placed) == [["p"]]
+    assert next(iter(book.placed)) is book.pods["uid-team-p"]
