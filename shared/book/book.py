@@ -98,7 +98,7 @@ class Book(Ledger):
             return self._drop_node(obj.metadata.name)
         kind = type(obj).__name__
         self.others.drop(kind, _path(obj))
-        return [Change("other", kind), *self._claim_changed(obj)]
+        return [] if isinstance(obj, CSIStorageCapacity) else [Change("other", kind), *self._claim_changed(obj)]
 
     # --- pods -------------------------------------------------------------------------------------------------
 

@@ -39,10 +39,21 @@ class ClaimReference(KubeObject, frozen=True):
 
 
 class CsiSource(KubeObject, frozen=True):
-    """Where a driver of the container storage interface has a volume."""
+    """The driver of the container storage interface that has a volume."""
 
     driver: str = ""
-    volume_handle: str = ""
+
+
+_MIGRATED = {
+    "kubernetes.io/aws-ebs": "ebs.csi.aws.com",
+    "kubernetes.io/gce-pd": "pd.csi.storage.gke.io",
+    "kubernetes.io/azure-disk": "disk.csi.azure.com",
+    "kubernetes.io/cinder": "cinder.csi.openstack.org",
+    "kubernetes.io/vsphere-volume": "csi.vsphere.vmware.com",
+    "kubernetes.io/portworx-volume": "pxd.portworx.com",
+}
+"""The drivers that do for Kubernetes what was once built in, by the names that its classes still have
+(k8s.io/csi-translation-lib)."""
 
 
 class VolumeSpec(KubeObject, frozen=True):
@@ -53,12 +64,30 @@ class VolumeSpec(KubeObject, frozen=True):
     node_affinity: VolumeNodeAffinity | None = None
     volume_mode: str = "Filesystem"
     csi: CsiSource | None = None
+    aws_elastic_block_store: dict[str, Any] | None = None
+    gce_persistent_disk: dict[str, Any] | None = None
+    azure_disk: dict[str, Any] | None = None
+    cinder: dict[str, Any] | None = None
+    vsphere_volume: dict[str, Any] | None = None
+    portworx_volume: dict[str, Any] | None = None
 
 
 class PersistentVolume(KubeObject, tag="PersistentVolume", tag_field="kind", frozen=True):
     metadata: Meta = Meta()
     spec: VolumeSpec = VolumeSpec()
     status: dict[str, Any] = {}
+
+    @property
+    def driver(self) -> str:
+        """The CSI driver that attaches it; empty if none does."""
+        spec = self.spec
+        if spec.csi is not None:
+            return spec.csi.driver
+        built_in = (
+            spec.aws_elastic_block_store, spec.gce_persistent_disk, spec.azure_disk, spec.cinder, spec.vsphere_volume,
+            spec.portworx_volume,
+        )  # fmt: skip
+        return next((driver for driver, source in zip(_MIGRATED.values(), built_in, strict=True) if source), "")
 
 
 class TopologySelectorLabel(KubeObject, frozen=True):
@@ -75,6 +104,11 @@ class StorageClass(KubeObject, tag="StorageClass", tag_field="kind", frozen=True
     provisioner: str = ""
     volume_binding_mode: str = "Immediate"
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+def driver_of(storage: StorageClass) -> str:
+    """What makes the volumes of a class, and attaches them."""
+    return _MIGRATED.get(storage.provisioner, storage.provisioner)
 
 
 class Attachable(KubeObject, frozen=True):

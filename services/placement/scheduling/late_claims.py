@@ -16,7 +16,8 @@ from shared.book.book import Book
 from shared.book.states import PodState
 from shared.contracts.commands import SelectNode
 from shared.model.grant import Grant
-from shared.scheduling.filters.volumes import choose_volumes, claim_names, waits_for_consumer
+from shared.scheduling.filters.storage_space import claim_names
+from shared.scheduling.filters.volumes import choose_volumes, waits_for_consumer
 
 REPEAT_S = 10.0
 KEPT_S = 600.0

@@ -7,6 +7,7 @@ this denies, a trial denies too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 
 import msgspec
 
@@ -52,7 +53,25 @@ class Freed:
         if waiting.resumes:
             return all(self._may_resume(state, rooms) for state in waiting.members)
         hardest = max(waiting.members, key=lambda s: s.request.hardest.hardness if s.request else ())
-        return any(has_room_on(hardest, _gpus(node, rooms)) for node in nodes)
+        if not any(has_room_on(hardest, _gpus(node, rooms)) for node in nodes):
+            return False
+        return len(waiting.members) == 1 or self._may_all_fit(waiting, [r for n in nodes for r in _gpus(n, rooms)])
+
+    def _may_all_fit(self, waiting: TurnJob, there: Sequence[GpuRoom]) -> bool:
+        """Returns whether these GPUs have together what all members take at least, whichever of them they get."""
+        mib = milli = 0
+        asks = [ask for state in waiting.members if state.request for ask in state.request.asks.values()]
+        for ask in (ask for ask in asks if not ask.profile):  # of instances a GPU has those that its driver makes
+            mib += ask.count * (ask.memory_mib or self._least_mib * (1000 if ask.whole else ask.memory_milli) // 1000)
+            milli += ask.count * ask.compute_milli
+        return mib <= sum(max(0, room.free_mib) for room in there) and milli <= sum(
+            max(0, room.free_milli) for room in there
+        )
+
+    @cached_property
+    def _least_mib(self) -> int:
+        """The memory of the smallest GPU."""
+        return min((room.total_mib for node in self._book.nodes.values() for room in node.gpus), default=0)
 
     def _rooms(self, victims: Sequence[TurnJob], action: SuspendAction) -> Rooms:
         key = (action, *(job.known.key for job in victims))

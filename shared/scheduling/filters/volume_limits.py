@@ -6,9 +6,9 @@ from shared.book.book import Book
 from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.objects import Pod
-from shared.model.storage import CSINode
+from shared.model.storage import CSINode, PersistentVolume, StorageClass, driver_of
 from shared.scheduling.filters.base import Check, Filter
-from shared.scheduling.filters.volumes import claim_names
+from shared.scheduling.filters.storage_space import claim_names, claims_of
 
 
 class VolumeLimits(Filter):
@@ -33,7 +33,7 @@ class VolumeLimits(Filter):
                 return None
             limits = {d.name: d.allocatable.count for d in drivers.spec.drivers if d.name in own and d.allocatable}
             counted = {driver: count for driver, count in limits.items() if count is not None}
-            mounted = sum(len(other.pod.spec.volumes) for other in node.pods.values())
+            mounted = sum(len(claim_names(other.pod)) for other in node.pods.values())
             if all(mounted + len(own[driver]) <= count for driver, count in counted.items()):
                 return None  # without looking at which of them are whose
             there: dict[str, set[str]] = defaultdict(set)
@@ -54,19 +54,14 @@ class VolumeLimits(Filter):
 
 
 def _by_driver(pod: Pod, book: Book) -> dict[str, set[str]]:
-    """The pod's volumes by CSI driver: handles, or the claims of those that are not made yet."""
-    claims, volumes, classes = (
-        book.others.get(kind, {}) for kind in ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
-    )
+    """The pod's volumes by driver: their names, or the claims of those that are not made, or not known, yet."""
+    volumes, classes = (book.others.get(kind, {}) for kind in (PersistentVolume.__name__, StorageClass.__name__))
     found: dict[str, set[str]] = defaultdict(set)
-    for name in claim_names(pod):
-        path = f"{pod.metadata.namespace}/{name}"
-        if (claim := claims.get(path)) is None:
-            continue
-        if claim.spec.volume_name:
-            volume = volumes.get(claim.spec.volume_name)
-            if volume is not None and volume.spec.csi is not None:
-                found[volume.spec.csi.driver].add(volume.spec.csi.volume_handle)
-        elif (storage := classes.get(claim.spec.storage_class_name or "")) is not None:
-            found[storage.provisioner].add(path)
+    for path, claim in claims_of(pod, book).items():
+        volume = volumes.get(claim.spec.volume_name)
+        storage = classes.get(claim.spec.storage_class_name or "")
+        if volume is not None:
+            found[volume.driver].add(volume.metadata.name)
+        elif storage is not None:
+            found[driver_of(storage)].add(path)
     return found

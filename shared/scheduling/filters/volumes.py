@@ -7,14 +7,10 @@ from shared.book.states import NodeState, PodState
 from shared.contracts.explain import Reason
 from shared.model.objects import Pod
 from shared.model.selectors import labels_match, node_selector_matches
-from shared.model.storage import (
-    SELECTED_NODE,
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-)
+from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from shared.model.units import whole
 from shared.scheduling.filters.base import Check, Filter
+from shared.scheduling.filters.storage_space import StorageSpace, asked_bytes, claim_names
 
 _ZONES = (
     "topology.kubernetes.io/zone",
@@ -47,6 +43,7 @@ class Volumes(Filter):
         claims = [book.others["PersistentVolumeClaim"][f"{pod.pod.metadata.namespace}/{name}"] for name in names]
 
         late = [claim for claim in claims if not claim.spec.volume_name]
+        space = StorageSpace(book)
 
         def check(node: NodeState) -> Reason | None:
             if node.object is None:
@@ -54,21 +51,12 @@ class Volumes(Filter):
             chosen = choose_volumes(late, node, book) if late else {}
             made = [claim for claim in late if not chosen[claim.metadata.name]]
             for claim in claims:
-                reason = None if chosen.get(claim.metadata.name) else _reaches(claim, made, node, book)
+                reason = None if chosen.get(claim.metadata.name) else _reaches(claim, made, node, book, space)
                 if reason is not None:
                     return reason
             return _disk_clash(disks, node)
 
         return check
-
-
-def claim_names(pod: Pod) -> list[str]:
-    """The names of the claims a pod mounts, those of generic ephemeral volumes too."""
-    return [
-        v.persistent_volume_claim.claim_name if v.persistent_volume_claim else f"{pod.metadata.name}-{v.name}"
-        for v in pod.spec.volumes
-        if v.persistent_volume_claim or v.ephemeral
-    ]
 
 
 def waits_for_consumer(claim: PersistentVolumeClaim, book: Book) -> bool:
@@ -90,7 +78,7 @@ def choose_volumes(claims: list[PersistentVolumeClaim], node: NodeState, book: B
         key=lambda v: (whole(v.spec.capacity.get("storage", 0)), v.metadata.name),
     )
     chosen: dict[str, str] = {}
-    for claim in sorted(claims, key=lambda c: (_asked(c), c.metadata.name)):
+    for claim in sorted(claims, key=lambda c: (asked_bytes(c), c.metadata.name)):
         reserved = [v for v in volumes if _reserved_for(claim, v)]
         fitting = (
             v.metadata.name
@@ -147,7 +135,7 @@ def _everywhere(names: list[str], pod: PodState, book: Book) -> Reason | None:
 
 
 def _reaches(
-    claim: PersistentVolumeClaim, made: list[PersistentVolumeClaim], node: NodeState, book: Book
+    claim: PersistentVolumeClaim, made: list[PersistentVolumeClaim], node: NodeState, book: Book, space: StorageSpace
 ) -> Reason | None:
     """`made`: those of the pod's claims for which a volume would be made."""
     if node.object is None:
@@ -192,41 +180,7 @@ def _reaches(
             sentence=f"StorageClass {storage.metadata.name} does not provision in the node's topology",
             helps="use a class that provisions there",
         )
-    return _short_of_space(claim, made, storage, node, book)
-
-
-def _short_of_space(
-    claim: PersistentVolumeClaim, made: list[PersistentVolumeClaim], storage: StorageClass, node: NodeState, book: Book
-) -> Reason | None:
-    """Of a driver that says how much space it has: for all of the pod's new volumes, and for those that it is to make
-    on this node for other pods."""
-    driver = book.others.get("CSIDriver", {}).get(storage.provisioner)
-    if driver is None or not driver.spec.storage_capacity or node.object is None:
-        return None
-    if claim.metadata.annotations.get(SELECTED_NODE) == node.name:
-        return None  # it may be made by now, and its space is no longer counted as free
-    labels = node.object.metadata.labels
-    name, asked = storage.metadata.name, _asked(claim)
-    wanted = {c.metadata.uid: _asked(c) for c in (*made, *_claims_on(node, book)) if _is_to_be_made(c, name)}
-    spaces = (s for s in book.others.get("CSIStorageCapacity", {}).values() if s.storage_class_name == name)
-    if any(labels_match(s.node_topology, labels) and s.holds(asked, sum(wanted.values())) for s in spaces):
-        return None
-    return Reason(
-        code="no-storage-capacity",
-        sentence=f"StorageClass {name} has too little space where the node is for the {asked >> 20} MiB of claim "
-        f"{claim.metadata.name}",
-        helps="use a smaller claim or another class, or add storage there",
-    )
-
-
-def _claims_on(node: NodeState, book: Book) -> list[PersistentVolumeClaim]:
-    known = book.others["PersistentVolumeClaim"]
-    paths = {f"{one.pod.metadata.namespace}/{name}" for one in node.pods.values() for name in claim_names(one.pod)}
-    return [known[path] for path in paths if path in known]
-
-
-def _is_to_be_made(claim: PersistentVolumeClaim, storage_class: str) -> bool:
-    return not claim.spec.volume_name and claim.spec.storage_class_name == storage_class
+    return space.lacking(claim, made, node)
 
 
 def _on_node(volume: PersistentVolume, node: NodeState) -> bool:
@@ -261,7 +215,7 @@ def _matches(claim: PersistentVolumeClaim, volume: PersistentVolume) -> bool:
         and spec.storage_class_name == (claim.spec.storage_class_name or "")
         and spec.volume_mode == claim.spec.volume_mode
         and set(claim.spec.access_modes) <= set(spec.access_modes)
-        and whole(spec.capacity.get("storage", 0)) >= _asked(claim)
+        and whole(spec.capacity.get("storage", 0)) >= asked_bytes(claim)
         and (claim.spec.selector is None or labels_match(claim.spec.selector, volume.metadata.labels))
     )
 
@@ -274,10 +228,6 @@ def _reserved_for(claim: PersistentVolumeClaim, volume: PersistentVolume) -> boo
         and (reference.namespace, reference.name) == (claim.metadata.namespace, claim.metadata.name)
         and reference.uid in ("", claim.metadata.uid)
     )
-
-
-def _asked(claim: PersistentVolumeClaim) -> int:
-    return whole(claim.spec.resources.requests.get("storage", 0))
 
 
 def _disks(pod: Pod) -> list[tuple[str, Any]]:

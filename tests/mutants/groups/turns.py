@@ -711,8 +711,8 @@ MUTANTS: tuple[Mutant, ...] = (
         name="turns-behind-full-hosts",
         what="nodes without room on their hosts hide one that has",
         file="services/preemptor/turns/options.py",
-        old="                    if any(self._may_be_enough(waiting, [node], near, action) for action in _ACTIONS):\n",
-        new="                    if near:\n",
+        old="            if any(self._may_be_enough(waiting, [node], near, action) for action in _ACTIONS):\n",
+        new="            if near:\n",
         tests=(_PLANNER + "test_nodes_whose_hosts_are_full_hide_no_other_node",),
     ),
     Mutant(

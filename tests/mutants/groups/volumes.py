@@ -26,17 +26,17 @@ MUTANTS = (
     Mutant(
         name="space-for-each-alone",
         what="several volumes are ordered where there is space for one",
-        file="shared/scheduling/filters/volumes.py",
-        old="s.holds(asked, sum(wanted.values()))",
-        new="s.holds(asked, asked)",
+        file="shared/scheduling/filters/storage_space.py",
+        old="space.holds(asked, wanted)",
+        new="space.holds(asked, asked)",
         tests=_SPACE,
     ),
     Mutant(
         name="space-for-what-is-made",
         what="a pod goes elsewhere because its own volume took the last space",
-        file="shared/scheduling/filters/volumes.py",
-        old="    if claim.metadata.annotations.get(SELECTED_NODE) == node.name:\n",
-        new="    if False:\n",
+        file="shared/scheduling/filters/storage_space.py",
+        old="        if claim.metadata.annotations.get(SELECTED_NODE) == node.name:\n",
+        new="        if False:\n",
         tests=_SPACE,
     ),
     Mutant(

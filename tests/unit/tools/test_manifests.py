@@ -67,7 +67,8 @@ def test_no_setting_names_a_variable_twice(tmp_path: Path) -> None:
         service: {name: "x" for name in known["properties"] if name not in fixed["every"] | fixed.get(service, {})}
         for service, known in schema.items()
     }
-    values.write_text(yaml.safe_dump({"settings": free}))
+    others = {"page": {"signIn": "proxy"}, "prices": {"currency": "EUR"}, "agent": {"driverRoot": "/run/nvidia/driver"}}
+    values.write_text(yaml.safe_dump({"settings": free, **others}))
     objects = [one for one in yaml.safe_load_all(template(f"--values={values}")) if one]
     pods = [one["spec"]["template"]["spec"] for one in objects if "template" in one.get("spec", {})]
     twice = [

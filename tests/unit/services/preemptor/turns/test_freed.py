@@ -140,3 +140,16 @@ def test_what_is_not_enough_is_denied_without_a_trial() -> None:
         ("back", "left", "checkpoint"),
         ("back", "right", "checkpoint"),
     }
+
+
+def test_a_gang_is_denied_what_its_members_do_not_have_together() -> None:
+    """Each of them would fit. A trial of a large gang takes as long as one of each member."""
+    site = Site("a", gpus=2)
+    for gpu in (0, 1):
+        site.runs(f"long-{gpu}", "a", gpu)
+    for number in range(2):
+        site.waits(f"g-{number}", annotations=gang("g", 2))
+    waiting, able = jobs_of(site)
+    nodes, freed = [site.core.book.nodes["a"]], Freed(site.core.book, lambda _: True)
+    jobs = [one.job for one in able]
+    assert [freed.may_fit(waiting[0], nodes, jobs[:count], "checkpoint") for count in (0, 1, 2)] == [False, False, True]

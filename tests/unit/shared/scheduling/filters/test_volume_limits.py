@@ -31,8 +31,8 @@ def claim(name: str, *, volume: str = "", of: str = "made") -> PersistentVolumeC
     return msgspec.convert({"kind": "PersistentVolumeClaim", "metadata": meta, "spec": spec}, PersistentVolumeClaim)
 
 
-def volume(name: str, *, driver: str = DRIVER) -> PersistentVolume:
-    spec = {"csi": {"driver": driver, "volumeHandle": f"at-{name}"}} if driver else {}
+def volume(name: str, *, driver: str = DRIVER, built_in: str = "") -> PersistentVolume:
+    spec = {built_in: {"id": name}} if built_in else {"csi": {"driver": driver, "volumeHandle": name}} if driver else {}
     return msgspec.convert({"kind": "PersistentVolume", "metadata": {"name": name}, "spec": spec}, PersistentVolume)
 
 
@@ -44,8 +44,11 @@ def attaches(count: int | None, *, driver: str = DRIVER) -> CSINode:
 def verdict(asked: Pod, *others: Any) -> str:
     """The reason against node n, as text; empty if there is none."""
     book = Book()
-    late = {"kind": "StorageClass", "metadata": {"name": "made"}, "provisioner": DRIVER}
-    for thing in (build.node("n"), msgspec.convert(late, StorageClass), *others):
+    classes = (
+        msgspec.convert({"kind": "StorageClass", "metadata": {"name": name}, "provisioner": by}, StorageClass)
+        for name, by in {"made": DRIVER, "gp2": "kubernetes.io/aws-ebs"}.items()
+    )
+    for thing in (build.node("n"), *classes, *others):
         book.apply(Put(object=thing))
     check = VolumeLimits().prepare(pod_state(asked), book)
     reason = None if check is None else check(book.nodes["n"])
@@ -75,6 +78,28 @@ TAKEN = (claim("a", volume="v"), volume("v"), pod("first", "a", on="n"))
             True,
         ),
         ("a volume without a driver does not", pod("p", "b"), [claim("b", volume="w"), volume("w", driver="")], True),
+        (
+            "what was built in has a driver now",
+            pod("p", "b"),
+            [claim("b", of="gp2"), attaches(0, driver="ebs.csi.aws.com")],
+            False,
+        ),
+        (
+            "and its volumes too",
+            pod("p", "b"),
+            [
+                claim("b", volume="w"),
+                volume("w", built_in="gcePersistentDisk"),
+                attaches(0, driver="pd.csi.storage.gke.io"),
+            ],
+            False,
+        ),
+        (
+            "a volume that is not known yet counts by its class",
+            pod("p", "b"),
+            [claim("b", volume="w"), attaches(1)],
+            False,
+        ),
         ("a driver may name no limit", pod("p", "b"), [claim("b"), attaches(None)], True),
         ("a node may have no drivers", pod("p", "b"), [claim("b")], True),
         ("zero is a limit", pod("p", "b"), [claim("b"), attaches(0)], False),

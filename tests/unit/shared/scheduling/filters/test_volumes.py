@@ -13,7 +13,7 @@ from services.placement.scheduling.late_claims import REPEAT_S, LateClaims
 from services.placement.scheduling.queue import Queue
 from shared.book.book import Book, Change
 from shared.book.states import pod_state
-from shared.contracts.facts import Put
+from shared.contracts.facts import Gone, Put
 from shared.model.objects import Pod, PodSpec
 from shared.model.storage import (
     SELECTED_NODE,
@@ -253,6 +253,7 @@ def test_space_is_for_all_claims_that_wait_for_volumes_on_the_node() -> None:
 def test_less_space_for_volumes_concerns_no_waiting_pod(before: str | None, now: str, wakes: bool) -> None:
     book = book_of(space(before))
     assert book.apply(Put(object=space(now))) == ([Change("other", "CSIStorageCapacity")] if wakes else [])
+    assert book.apply(Gone(object=space(now))) == []
 
 
 def test_two_claims_need_two_volumes_of_the_node() -> None:
