@@ -14,7 +14,7 @@ settle, and all pods are deleted.
   gang, and one node whose agent's process runs has all the GPUs that it needs free, by grants and by what still runs.
   That faults have stopped other parts of Kerf is no excuse; they are started again as a kubelet does it.
 - `stuck_over_60s_in_service`: those of them for which it was more than 60 s while Kerf was able to work: one placement
-  and one watcher ran, could reach NATS and the API server, and were not refused. Starting and taking over counts.
+  and one watcher ran, had connections that let everything pass, and were not refused. Starting and taking over counts.
 - `gap_ms_max`: the longest time between two Bindings in a row while at every look between them a pod fitted, before the
   last fault; exact to the time between two looks (150 ms and a list of the pods). Downtime of the API server is in it.
 - `other_violations`: grants that differ from the request, and what had not settled 120 s after the last fault.

@@ -16,16 +16,16 @@ Facts = TypeVar("Facts", FeedBatch, SnapshotPage)
 log = structlog.get_logger("feed")
 
 
-class _Kind(msgspec.Struct, frozen=True):
+class _Object(msgspec.Struct, frozen=True):
     kind: str
 
 
-class _About(msgspec.Struct, frozen=True):
-    object: _Kind
+class _Fact(msgspec.Struct, frozen=True):
+    object: _Object
 
 
-class _Abouts(msgspec.Struct, frozen=True):
-    facts: tuple[_About, ...] = ()
+class _Message(msgspec.Struct, frozen=True):
+    facts: tuple[_Fact, ...] = ()
 
 
 class FeedReader:
@@ -39,7 +39,7 @@ class FeedReader:
         try:
             return decode(payload, kind)
         except ContractError:
-            kinds = [about.object.kind for about in decode(payload, _Abouts).facts]
+            kinds = _kinds(payload)
             if KINDS.keys() >= set(kinds):
                 raise
         for name in sorted(set(kinds) - KINDS.keys() - self.unknown):
@@ -48,3 +48,11 @@ class FeedReader:
         message = decode(payload, dict[str, Any])
         message["facts"] = [fact for fact, name in zip(message["facts"], kinds, strict=True) if name in KINDS]
         return decode(encode(message), kind)
+
+
+def _kinds(payload: bytes) -> list[str]:
+    """Of the objects that its facts are about; empty if it cannot be read even so far."""
+    try:
+        return [fact.object.kind for fact in decode(payload, _Message).facts]
+    except ContractError:
+        return []

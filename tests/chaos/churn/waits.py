@@ -9,8 +9,8 @@ fits depends on all.
 fault stopped stays stopped until another fault restores it, or a kubelet would.
 
 *Stuck in service*: stuck, counting only the time between looks at both of which Kerf was able to work: one placement
-and one watcher ran, could reach what they need, and were not refused. The time that they need to start and to take over
-counts.
+and one watcher ran, had connections that let everything pass, and were not refused. The time that they need to start
+and to take over counts.
 
 *Gap*: the longest time in which at every look some pod fitted, and no Binding was seen. It begins with the look that
 showed the last Binding, or with the first one at which a pod fitted; it is exact to the time between two looks. A time

@@ -57,5 +57,5 @@ def with_facts(*facts: object) -> bytes:
     ids=["no JSON", "a wrong field", "with a later kind too", "a wrong object", "no kind", "one and a later kind"],
 )
 def test_what_is_wrong_is_refused_whole(payload: bytes) -> None:
-    with pytest.raises(ContractError):
+    with pytest.raises(ContractError, match="this is no FeedBatch"):
         FeedReader().read(payload, FeedBatch)
