@@ -9,8 +9,8 @@ from services.node_agent.cdi import spec
 from services.node_agent.cdi.spec import ContainerEdits
 
 PREFIX = "kerf-slice"
-_WITHDRAWN = ".withdrawn"
-"""What is added to the name of a spec that the runtime is not to use. It reads files that end in .json or .yaml."""
+_WITHDRAWN = ".off"
+"""What the name of a spec ends in that the runtime is not to use: it reads files that end in .json or .yaml."""
 
 
 class SpecDir:
@@ -31,7 +31,7 @@ class SpecDir:
             temporary = path.with_suffix(".new")
             temporary.write_bytes(spec.document(self._kind, name, edits))
             temporary.replace(path)
-            path.with_name(path.name + _WITHDRAWN).unlink(missing_ok=True)
+            path.with_suffix(_WITHDRAWN).unlink(missing_ok=True)
 
     def withdraw(self, containers: Iterable[tuple[str, str]]) -> None:
         """Keeps the runtime from starting these containers, by pod UID and name, until their specs are written again.
@@ -41,7 +41,7 @@ class SpecDir:
         found = _prefixes(containers)
         for path in self._dir.glob(f"{PREFIX}-*.json") if found else ():
             if path.name.startswith(found):
-                path.replace(path.with_name(path.name + _WITHDRAWN))
+                path.replace(path.with_suffix(_WITHDRAWN))
 
     def keep_only(self, containers: Iterable[tuple[str, str]]) -> None:
         """Removes the specs of all containers except these (pod UID, container) pairs."""
@@ -53,7 +53,7 @@ class SpecDir:
 
 def spec_files(directory: Path) -> list[str]:
     """The names of the specs there, withdrawn ones too."""
-    return [path.name for path in directory.glob(f"{PREFIX}-*.json*")]
+    return [path.name for end in (".json", _WITHDRAWN) for path in directory.glob(f"{PREFIX}-*{end}")]
 
 
 def is_of_pod(file: str, uid: str) -> bool:

@@ -18,6 +18,7 @@ REPORT = Report(
     leaks_mib=512,
     leaks=1,
     stuck={"pod-1": 61.0, "pod-2": 90.0},
+    stuck_in_service={"pod-2": 62.0},
     gap_s=2.3456,
     violations=("double booking: a", "lost: b", "lost: c", "leak: d", "grant: e"),
 )
@@ -32,5 +33,6 @@ def test_the_object_has_each_count_and_what_is_left_of_the_violations() -> None:
         "pods_lost": 2,
         "leaks": 1,
     }
-    assert (found["stuck_over_60s"], found["gap_ms_max"], found["other_violations"]) == (2, 2346, 1)
+    assert (found["stuck_over_60s"], found["stuck_over_60s_in_service"]) == (2, 1)
+    assert (found["gap_ms_max"], found["other_violations"]) == (2346, 1)
     assert found["seconds"] == 12.5
