@@ -197,9 +197,9 @@ SAID: list[tuple[str, str, Any, str]] = [
         "bus_handler_failed",
     ),
     (
-        "feed: an unknown kind",
+        "feed: a wrong object",
         subjects.feed("e"),
-        {"epoch": "e", "number": 1, "facts": [{"fact": "put", "object": {"kind": "X"}}]},
+        {"epoch": "e", "number": 1, "facts": [{"fact": "put", "object": {"kind": "Node", "spec": 1}}]},
         "bus_handler_failed",
     ),
     ("bind: no JSON", subjects.CMD_BIND, b"{", "order_malformed"),
@@ -291,6 +291,19 @@ async def test_a_malformed_message_is_logged_and_ignored(made: Stack, subject: s
     assert line["subject"] == subject
     assert "this is no " in line["error"] or "an agent speaks of its own node alone" in line["error"]
     await _works(made, "after-a-message")
+
+
+async def test_facts_of_a_later_watchers_kinds_are_left_out(made: Stack) -> None:
+    batch = {"epoch": "e", "number": 1, "facts": [{"fact": "put", "object": {"kind": "Spaceship"}}]}
+    with capture_logs() as lines:
+        await made.bus.publish(subjects.feed("e"), _bytes(batch))
+        line = await eventually(
+            lambda: next((entry for entry in lines if entry["event"] == "facts_left_out"), None),
+            within_s=PATIENCE_S,
+            what="a log line facts_left_out",
+        )
+    assert line["kind"] == "Spaceship"
+    await _works(made, "after-a-later-kind")
 
 
 def _gpus(*gpus: dict[str, Any], node: str = "n9", **rest: Any) -> dict[str, Any]:
