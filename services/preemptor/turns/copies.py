@@ -49,7 +49,8 @@ class Copies(msgspec.Struct, frozen=True):
         if not out and not back:
             return plan.deadline_s
         copied_s = self._ways_s(out)[0] + self._ways_s(back)[1]
-        return max(plan.deadline_s, min(MOST_S, ceil(STOPPED_WITHIN_S + 2 * copied_s)))
+        stopped_s = min(STOPPED_WITHIN_S, plan.deadline_s)
+        return max(plan.deadline_s, min(MOST_S, ceil(stopped_s + 2 * copied_s)))
 
     def _is_parked(self, state: PodState) -> bool:
         held = self.book.grants.get(state.grant_id)
