@@ -15,6 +15,7 @@ import json
 import sys
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import msgspec
 
@@ -87,26 +88,18 @@ class Cluster:
         annotations = {names.ANNOTATION_GANG: name, names.ANNOTATION_GANG_SIZE: str(pods)} | {
             f"kerf.dev/gang-{k}": v for k, v in notes.items()
         }
-        container = Container(name="c", resources=Resources(limits={names.RESOURCE_GPU: "1", names.RESOURCE_SLOT: "1"}))
-        facts = tuple(
-            Put(
-                object=Pod(
-                    metadata=Meta(
-                        name=f"{name}-{i}",
-                        namespace="bench",
-                        uid=f"{name}-{i}",
-                        resource_version=self._version(),
-                        annotations=annotations,
-                    ),
-                    spec=PodSpec(scheduler_name=names.SCHEDULER_NAME, containers=(container,)),
-                )
-            )
-            for i in range(pods)
-        )
+        facts = tuple(self.pod(f"{name}-{i}", annotations=annotations) for i in range(pods))
         self.say(m.FactsSeen(facts[:-1]))
         began = time.perf_counter()
         self.say(m.FactsSeen(facts[-1:]))
         return time.perf_counter() - began
+
+    def pod(self, name: str, spec: PodSpec = PodSpec(), **meta: Any) -> Put:  # noqa: B008 - it is frozen
+        """A new pod of one GPU. `spec`: what it has besides; `meta`: labels and annotations."""
+        container = Container(name="c", resources=Resources(limits={names.RESOURCE_GPU: "1", names.RESOURCE_SLOT: "1"}))
+        made = msgspec.structs.replace(spec, scheduler_name=names.SCHEDULER_NAME, containers=(container,))
+        identity = Meta(name=name, namespace="bench", uid=name, resource_version=self._version(), **meta)
+        return Put(object=Pod(metadata=identity, spec=made))
 
     def _version(self) -> str:
         self._versions += 1

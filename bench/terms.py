@@ -1,4 +1,4 @@
-"""What a decision costs whose pod has terms about other pods, in the core that the service runs.
+"""What a decision about a pod costs that has terms about other pods, in the core that the service runs.
 
     python -m bench.terms [--nodes 2000] [--pods 8000] [--tries 100] [--json]
 
@@ -17,6 +17,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Callable
 from statistics import quantiles
 from typing import Any
 
@@ -24,10 +25,7 @@ import msgspec
 
 from bench.gangs import GPUS, Cluster
 from services.placement import messages as m
-from shared.contracts.facts import Put
-from shared.model import names
-from shared.model.kube_object import Meta
-from shared.model.objects import Container, Pod, PodSpec, Resources
+from shared.model.objects import PodSpec
 
 APPS = 40
 HOST, RACK = "kubernetes.io/hostname", "topology.kubernetes.io/rack"
@@ -46,44 +44,32 @@ def _spread(app: str, otherwise: str) -> dict[str, Any]:
     return {"topologySpreadConstraints": [constraint]}
 
 
-def terms(kind: str, app: str) -> dict[str, Any]:
-    """The part of the pod's spec. `app`: its own application."""
-    required, preferred = (f"{when}DuringSchedulingIgnoredDuringExecution" for when in ("required", "preferred"))
-    return {
-        "plain": {},
-        "apart": {"affinity": {"podAntiAffinity": {required: _required(HOST, app)}}},
-        "preferred_apart": {"affinity": {"podAntiAffinity": {preferred: _preferred(HOST, app)}}},
-        "near": {"affinity": {"podAffinity": {required: _required(RACK, app)}}},
-        "spread": _spread(app, "DoNotSchedule"),
-        "preferred_spread": _spread(app, "ScheduleAnyway"),
-    }[kind]
-
-
-KINDS = ("plain", "apart", "preferred_apart", "near", "spread", "preferred_spread")
+_REQUIRED, _PREFERRED = (f"{when}DuringSchedulingIgnoredDuringExecution" for when in ("required", "preferred"))
+TERMS: dict[str, Callable[[str], dict[str, Any]]] = {
+    "plain": lambda app: {},  # noqa: ARG005 - the form is that of the others
+    "apart": lambda app: {"affinity": {"podAntiAffinity": {_REQUIRED: _required(HOST, app)}}},
+    "preferred_apart": lambda app: {"affinity": {"podAntiAffinity": {_PREFERRED: _preferred(HOST, app)}}},
+    "near": lambda app: {"affinity": {"podAffinity": {_REQUIRED: _required(RACK, app)}}},
+    "spread": lambda app: _spread(app, "DoNotSchedule"),
+    "preferred_spread": lambda app: _spread(app, "ScheduleAnyway"),
+}
+"""By kind, what the spec of a pod of that application has besides."""
 
 
 class Terms(Cluster):
-    def arrives(self, name: str, app: str, spec: dict[str, Any]) -> float:
+    def arrives(self, name: str, app: str, kind: str = "plain") -> float:
         """Creates a pod; returns the seconds until it has a place, or is set aside."""
-        container = Container(name="c", resources=Resources(limits={names.RESOURCE_GPU: "1", names.RESOURCE_SLOT: "1"}))
-        given = msgspec.convert({**spec, "schedulerName": names.SCHEDULER_NAME}, PodSpec)
-        pod = Pod(
-            metadata=Meta(
-                name=name, namespace="team", uid=name, resource_version=self._version(), labels={"app": app},
-                creation_timestamp="2026-11-21T00:00:00Z",
-            ),
-            spec=msgspec.structs.replace(given, containers=(container,)),
-        )  # fmt: skip
+        pod = self.pod(name, msgspec.convert(TERMS[kind](app), PodSpec), labels={"app": app})
         began = time.perf_counter()
-        self.say(m.FactsSeen((Put(object=pod),)))
+        self.say(m.FactsSeen((pod,)))
         return time.perf_counter() - began
 
 
 def measure(nodes: int, pods: int, tries: int, kind: str) -> dict[str, Any]:
     cluster = Terms(nodes)
     for number in range(pods):
-        cluster.arrives(f"p{number}", f"a{number % APPS}", {})
-    took = [1000 * cluster.arrives(f"q{number}", "mine", terms(kind, "mine")) for number in range(tries)]
+        cluster.arrives(f"p{number}", f"a{number % APPS}")
+    took = [1000 * cluster.arrives(f"q{number}", "mine", kind) for number in range(tries)]
     percentiles = quantiles(took, n=100)
     return {
         "ms_p50": round(percentiles[49], 3),
@@ -104,7 +90,7 @@ def main() -> None:
     if args.pods + args.tries > args.nodes * GPUS:
         parser.error(f"{args.nodes} nodes have {args.nodes * GPUS} GPUs, fewer than the pods")
     result: dict[str, Any] = {"nodes": args.nodes, "pods": args.pods, "tries": args.tries}
-    for kind in KINDS:
+    for kind in TERMS:
         sys.stderr.write(f"{kind}\n")
         result[kind] = measure(args.nodes, args.pods, args.tries, kind)
     sys.stdout.write(json.dumps(result) + "\n" if args.json else "".join(f"{k}: {v}\n" for k, v in result.items()))

@@ -52,7 +52,7 @@ class Placed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lost(msgspec.Struct, kw_only=True):
-    """A pod whose node left, and that arrived anew."""
+    """A pod that arrived anew because its node left."""
 
     node: str
     since_s: float

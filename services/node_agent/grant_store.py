@@ -62,7 +62,7 @@ class GrantStore:
         return None
 
     def init_share(self, uid: str) -> str:
-        """The container within whose share this pod's init containers run, or "" if no grant is known.
+        """The container that shares its slice with this pod's init containers, or "" if no grant is known.
 
         In a grant that names none it is the one with the largest share of its own.
         """
@@ -156,8 +156,8 @@ class GrantStore:
         return [lease for lease in found if lease is not None and lease.grant_id == grant_id]
 
     def away(self) -> list[tuple[str, str]]:
-        """The containers, by pod UID and name, whose slices are on the host, or on their way there or back: they must
-        not start. Those with devices of a ResourceClaim are left out, for the kubelet asks for these once for a pod."""
+        """The containers, by pod UID and name, with slices on the host, or on their way there or back: they must not
+        start. Those with devices of a ResourceClaim are left out, for the kubelet asks for these once for a pod."""
         return [
             (lease.uid, lease.container)
             for known in self._known.values()

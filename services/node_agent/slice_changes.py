@@ -46,5 +46,5 @@ def at_start(store: GrantStore, inventory: Inventory | None, node: str) -> list[
     Where the event was out already, the repetition changes nothing. A slice that is being resized, or comes back from
     the host, follows when that is done.
     """
-    there = [known for known in store.known if known.has_all and not (known.on_host and known.grant.suspension is None)]
+    there = [known for known in store.known if known.has_all and not known.comes_back]
     return [event for known in there for event in events_of(known, store, inventory, node)]

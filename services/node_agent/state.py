@@ -94,6 +94,11 @@ class KnownGrant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.in_force is None or self.in_force.containers == self.effective.containers
 
     @property
+    def comes_back(self) -> bool:
+        """Whether it is ordered to run, and its memory is on the host or was not all seen back."""
+        return self.on_host and self.grant.suspension is None
+
+    @property
     def most(self) -> Grant:
         """The most that its slices may have now: what is granted, and what they still have of what was."""
         effective = self.effective

@@ -107,12 +107,7 @@ def record_results(store: GrantStore, results: Iterable[SuspendResult]) -> dict[
 
 def interrupted(saved: Iterable[KnownGrant]) -> list[KnownGrant]:
     """What the agent begins with: pods that an earlier one was about to resume are resumed with the next tick."""
-    return [
-        msgspec.structs.replace(known, restore_pending=True)
-        if known.on_host and known.grant.suspension is None
-        else known
-        for known in saved
-    ]
+    return [msgspec.structs.replace(known, restore_pending=True) if known.comes_back else known for known in saved]
 
 
 def retry_restores(store: GrantStore, node: str, gpus: Mapping[str, Gpu]) -> list[Order]:

@@ -87,8 +87,8 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its containers see all GPUs of its node, so that its memory can come back from the host to another GPU of the
     same model. The amended grant then has the same amounts, share by share, on other GPUs."""
     init_share: str = ""
-    """The container within whose share the pod's init containers run. Empty: none of them requests a GPU, or the grant
-    is of an earlier version."""
+    """The container that shares its slice with the pod's init containers. Empty: none of them requests a GPU, or the
+    grant is of an earlier version."""
 
 
 def serving_node(grant: Grant) -> str:

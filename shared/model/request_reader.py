@@ -133,7 +133,7 @@ def _mig_ask(where: str, limits: Quantities, mig: list[str]) -> GpuAsk:
 
 
 def init_share(pod: Pod) -> str:
-    """The app container within whose share the pod's init containers run: the largest of those that cover each of them.
+    """The app container that shares its slice with the pod's init containers: the largest that covers each of them.
     "" if no init container requests a GPU, or no app container covers all that do.
 
     A sidecar has its own share, and already runs; devices of a ResourceClaim are for the containers that name it.

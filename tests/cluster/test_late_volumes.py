@@ -151,7 +151,7 @@ async def test_a_volume_promised_to_a_claim_by_name_is_the_one(world: Whole) -> 
 
 
 async def claim_of_a_driver(world: Whole, driver: str) -> str:
-    """The claim `data` of a class whose volumes this driver makes; the name of the class."""
+    """The claim `data` of a class of this driver; the name of the class."""
     name = f"made-{world.namespace}"
     body = {"metadata": {"name": name}, "provisioner": driver, "volumeBindingMode": "WaitForFirstConsumer"}
     await world.ask("POST", "/apis/storage.k8s.io/v1/storageclasses", body)

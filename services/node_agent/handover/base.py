@@ -26,7 +26,7 @@ class AgentPort(Protocol):
         """
 
     def init_share(self, uid: str) -> str:
-        """The container within whose share this pod's ordinary init containers run, or "" if no grant is known."""
+        """The container that shares its slice with this pod's ordinary init containers, or "" if no grant is known."""
 
 
 class SpecWriter(Protocol):

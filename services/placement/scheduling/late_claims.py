@@ -14,9 +14,9 @@ import msgspec
 from services.placement import messages as m
 from shared.book.book import Book
 from shared.book.states import PodState
+from shared.book.volume_claims import claims_of
 from shared.contracts.commands import SelectNode
 from shared.model.grant import Grant
-from shared.scheduling.filters.storage_space import claim_names
 from shared.scheduling.filters.volumes import choose_volumes, waits_for_consumer
 
 REPEAT_S = 10.0
@@ -46,12 +46,7 @@ class LateClaims:
         if not state.pod.spec.volumes:
             return ()
         namespace = state.pod.metadata.namespace
-        claims = self._book.others.get("PersistentVolumeClaim", {})
-        late = [
-            c
-            for n in claim_names(state.pod)
-            if (c := claims.get(f"{namespace}/{n}")) is not None and waits_for_consumer(c, self._book)
-        ]
+        late = [c for c in claims_of(state.pod, self._book).values() if waits_for_consumer(c, self._book)]
         chosen = choose_volumes(late, self._book.nodes[node], self._book)
         return tuple(
             SelectNode(namespace=namespace, claim=name, node=node, volume=volume) for name, volume in chosen.items()

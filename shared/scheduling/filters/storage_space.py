@@ -1,4 +1,4 @@
-"""The space that storage drivers have for new volumes, and the claims that wait for it."""
+"""The space that storage drivers have for new volumes."""
 
 from __future__ import annotations
 
@@ -6,31 +6,10 @@ from collections.abc import Iterator, Mapping
 
 from shared.book.book import Book
 from shared.book.states import NodeState
+from shared.book.volume_claims import asked_bytes, claims_of
 from shared.contracts.explain import Reason
-from shared.model.objects import Pod
 from shared.model.selectors import labels_match
 from shared.model.storage import SELECTED_NODE, CSIStorageCapacity, PersistentVolumeClaim, StorageClass, driver_of
-from shared.model.units import whole
-
-
-def claim_names(pod: Pod) -> list[str]:
-    """The names of the claims a pod mounts, those of generic ephemeral volumes too."""
-    return [
-        v.persistent_volume_claim.claim_name if v.persistent_volume_claim else f"{pod.metadata.name}-{v.name}"
-        for v in pod.spec.volumes
-        if v.persistent_volume_claim or v.ephemeral
-    ]
-
-
-def claims_of(pod: Pod, book: Book) -> dict[str, PersistentVolumeClaim]:
-    """By namespace/name, those of them that exist."""
-    known = book.others.get(PersistentVolumeClaim.__name__, {})
-    paths = (f"{pod.metadata.namespace}/{name}" for name in claim_names(pod))
-    return {path: known[path] for path in paths if path in known}
-
-
-def asked_bytes(claim: PersistentVolumeClaim) -> int:
-    return whole(claim.spec.resources.requests.get("storage", 0))
 
 
 class StorageSpace:

@@ -4,11 +4,11 @@ from collections import defaultdict
 
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
+from shared.book.volume_claims import claim_names, claims_of
 from shared.contracts.explain import Reason
 from shared.model.objects import Pod
 from shared.model.storage import CSINode, PersistentVolume, StorageClass, driver_of
 from shared.scheduling.filters.base import Check, Filter
-from shared.scheduling.filters.storage_space import claim_names, claims_of
 
 
 class VolumeLimits(Filter):
@@ -35,7 +35,7 @@ class VolumeLimits(Filter):
             counted = {driver: count for driver, count in limits.items() if count is not None}
             mounted = sum(len(claim_names(other.pod)) for other in node.pods.values())
             if all(mounted + len(own[driver]) <= count for driver, count in counted.items()):
-                return None  # without looking at which of them are whose
+                return None  # without looking at which of them a driver attaches
             there: dict[str, set[str]] = defaultdict(set)
             for other in node.pods.values():
                 for driver, handles in _by_driver(other.pod, book).items():

@@ -4,13 +4,14 @@ from typing import Any
 
 from shared.book.book import Book
 from shared.book.states import NodeState, PodState
+from shared.book.volume_claims import asked_bytes, claim_names, claims_of
 from shared.contracts.explain import Reason
 from shared.model.objects import Pod
 from shared.model.selectors import labels_match, node_selector_matches
 from shared.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from shared.model.units import whole
 from shared.scheduling.filters.base import Check, Filter
-from shared.scheduling.filters.storage_space import StorageSpace, asked_bytes, claim_names
+from shared.scheduling.filters.storage_space import StorageSpace
 
 _ZONES = (
     "topology.kubernetes.io/zone",
@@ -40,8 +41,7 @@ class Volumes(Filter):
         everywhere = _everywhere(names, pod, book)
         if everywhere is not None:
             return lambda node: everywhere  # noqa: ARG005
-        claims = [book.others["PersistentVolumeClaim"][f"{pod.pod.metadata.namespace}/{name}"] for name in names]
-
+        claims = claims_of(pod.pod, book).values()
         late = [claim for claim in claims if not claim.spec.volume_name]
         space = StorageSpace(book)
 

@@ -165,7 +165,7 @@ MUTANTS = [
     ),
     Mutant(
         name="suspended-containers-start-unasked",
-        what="a container whose GPU others have starts while the kubelet does not know the plugin",
+        what="a container starts on a GPU that others have while the kubelet has not registered the plugin",
         file="services/node_agent/grant_store.py",
         old="            if known.on_host or goes_to_host(known.grant.suspension) or goes_to_host(known.applied)\n",
         new="            if False\n",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bench.terms import KINDS, Terms, measure, terms
+from bench.terms import TERMS, Terms, measure
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TERMS)
 def test_all_pods_are_placed(kind: str) -> None:
     found = measure(16, 40, 8, kind)
     assert found["placed"] == 8
@@ -18,5 +18,5 @@ def test_all_pods_are_placed(kind: str) -> None:
 def test_terms_keep_pods_apart(kind: str, nodes: int) -> None:
     cluster = Terms(16)
     for number in range(8):
-        cluster.arrives(f"q{number}", "mine", terms(kind, "mine"))
+        cluster.arrives(f"q{number}", "mine", kind)
     assert len({cluster.core.book.pods[f"q{number}"].charged for number in range(8)}) == nodes

@@ -1,4 +1,4 @@
-"""What a resumption says of a pod whose memory beyond its request waits on the host."""
+"""What a resumption reports of a pod while its memory beyond its request waits on the host."""
 
 from __future__ import annotations
 
