@@ -27,7 +27,7 @@ def test_pods_are_migrated_and_their_replacements_run_where_they_were_to_go() ->
 
 def test_migrations_beyond_the_hourly_limit_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Consolidation, "left_gpu_ms", lambda self, now: 10**9)
-    assert violated(worlds(_drawn, 100, first=800)).startswith("D1")
+    assert violated(worlds(_drawn, 100, first=1_497)).startswith("D1")
 
 
 def test_the_migration_of_members_that_their_gang_needs_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,6 +146,11 @@ def _resizing(simulation: Simulation) -> bool:
     return simulation.resizing and not simulation.turns.drawn
 
 
+def _without_mig(simulation: Simulation) -> bool:
+    """There a GPU that is given twice may first show as instances that overlap."""
+    return not simulation.mig.drawn
+
+
 def test_freeing_on_deletion_alone_would_be_detected(monkeypatch: pytest.MonkeyPatch) -> None:
     """R6 left out of the real book: capacity is free when the pod is deleted."""
     free_at_once(monkeypatch)
@@ -232,7 +237,7 @@ def test_believing_a_node_about_the_grants_of_others_would_be_detected(monkeypat
         return None if synced(self, answer, now) is None else [g for g in answer.tombstones if g in self.book.grants]
 
     monkeypatch.setattr(Nodes, "synced", believes)
-    assert _violated(range(300)).startswith(("P1", "P5"))
+    assert _violated(range(300), _without_mig).startswith(("P1", "P5"))
 
 
 def test_believing_a_node_that_reports_the_grants_of_others_dead_would_be_detected(
