@@ -25,6 +25,8 @@ NAMESPACE = "churn"
 START_S = 90.0
 _MANIFESTS = ("00", "10", "11", "20", "21", "22", "23")
 _LINKED = ("placement", "watcher", "preemptor")
+_NEEDED = ("placement", "watcher")
+"""Without one of each no pod is placed."""
 _PREEMPTOR = {"KERF_IMMUNITY_S": "5", "KERF_DEADLINE_S": "15", "KERF_DEFRAGMENTATION_GPU_SECONDS_PER_HOUR": "100000"}
 
 
@@ -108,8 +110,13 @@ class ChurnCluster:
         return (
             self.refusals.none
             and self.site.wire.passes
-            and all(any(map(self._works, _names(module))) for module in ("placement", "watcher"))
+            and all(any(map(self._works, _names(module))) for module in _NEEDED)
         )
+
+    def is_last(self, name: str) -> bool:
+        """Whether it works, and no other of its service does, without which no pod is placed."""
+        module = self.site.services[name].module
+        return module in _NEEDED and [other for other in _names(module) if self._works(other)] == [name]
 
     def _works(self, name: str) -> bool:
         process = self.site.services[name]

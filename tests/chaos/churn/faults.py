@@ -7,6 +7,9 @@ server is killed and started, without its store. api: the same of the API server
 connections to the API server end, or nothing comes through. lose-answers: what they write is done, and the answers are
 lost. throttle, webhook: what the watchers write is refused (`refusals.py`). part: one process and NATS do not hear each
 other, while both run. cut-off: the same of one watcher and the API server, long enough for the other one to take over.
+
+One can be spared: no fault then keeps the last placement or the last watcher that works from working. If it is killed,
+it is started at once. Kerf promises to place pods under this condition, and so do others that run two of each.
 """
 
 from __future__ import annotations
@@ -72,12 +75,15 @@ class Faults:
         chance: random.Random,
         killed: Callable[[Process], None],
         say: Callable[[str], None],
+        *,
+        spares_one: bool,
     ) -> None:
-        """`killed` is called as soon as a process is dead, before it is started again."""
+        """`killed` is called as soon as a process is dead, before it is started again. `spares_one`: as told above."""
         self.struck = 0
         self.kinds: Counter[str] = Counter()
         """How many of each kind have struck."""
         self._cluster, self._chance, self._killed, self._say = cluster, chance, killed, say
+        self._spares_one = spares_one
         self._timers: dict[str, asyncio.TimerHandle] = {}
         """By what each of them ends: of one there is one at a time."""
 
@@ -87,9 +93,12 @@ class Faults:
             rests = self._chance.random() < RESTS
             await asyncio.sleep(self._chance.uniform(*(REST_S if rests else BURST_S)))
             fault = self._chance.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
+            struck = await self._strike(fault)
+            if struck is None:
+                continue
             self.struck += 1
             self.kinds[fault] += 1
-            self._say(f"{fault} {await self._strike(fault)}".rstrip())
+            self._say(f"{fault} {struck}".rstrip())
 
     def calm(self) -> None:
         """All is as it should be, and no timer is left. Answers that are held are lost, as they were to be."""
@@ -100,19 +109,21 @@ class Faults:
         self._timers.clear()
         self._cluster.repair()
 
-    async def _strike(self, fault: Fault) -> str:
-        """The part that it hit, if it was drawn."""
+    async def _strike(self, fault: Fault) -> str | None:
+        """The part that it hit, or nothing if it hits no single one; None: there is no part that it may hit."""
         cluster = self._cluster
         match fault:
             case "kill":
                 process = self._any("")
-                self._kill(process, again=self._chance.random() < RESTARTED_AT_ONCE)
+                again = self._chance.random() < RESTARTED_AT_ONCE
+                self._kill(process, again=again or self._spared(process.name))
                 return process.name
             case "freeze" | "freeze-agent":
                 process = self._any("agent" if fault == "freeze-agent" else "")
-                if process.alive and not process.frozen:
-                    process.freeze()
-                    self._after(PROBED_S, f"probe of {process.name}", functools.partial(self._probe, process))
+                if self._spared(process.name) or process.frozen or not process.alive:
+                    return None
+                process.freeze()
+                self._after(PROBED_S, f"probe of {process.name}", functools.partial(self._probe, process))
                 return process.name
             case "kill-leader" | "freeze-leader":
                 return await self._strike_leader(fault)
@@ -136,11 +147,15 @@ class Faults:
                 self._later(fault, REFUSED_S, functools.partial(cluster.refusals.end, fault))
             case "part":
                 name = self._chance.choice(sorted(cluster.links))
+                if self._spared(name):
+                    return None
                 cluster.links[name].freeze()
                 self._later(f"link of {name}", PARTED_S, cluster.links[name].thaw)
                 return name
             case "cut-off":
                 name = self._chance.choice(sorted(cluster.ways))
+                if self._spared(name):
+                    return None
                 cluster.ways[name].freeze()
                 self._later(f"way of {name}", CUT_OFF_S, cluster.ways[name].thaw)
                 return name
@@ -152,13 +167,18 @@ class Faults:
         self._cluster.site.wire.cut()
         self._cluster.site.wire.hold_answers(False)
 
-    async def _strike_leader(self, fault: Fault) -> str:
+    def _spared(self, name: str) -> bool:
+        return self._spares_one and self._cluster.is_last(name)
+
+    async def _strike_leader(self, fault: Fault) -> str | None:
         status = await self._cluster.site.status()
         process = None if status is None else self._cluster.site.process_of(status)
         if process is None:
-            return "(there is none)"
+            return None
         if fault == "kill-leader":
             self._kill(process, again=True)
+        elif self._spared(process.name):
+            return None
         else:
             process.freeze()
             self._later(process.name, LEADER_FROZEN_S, lambda: process.thaw() if process.frozen else None)

@@ -50,6 +50,8 @@ class Options(msgspec.Struct, frozen=True):
     """How many exist at the same time."""
     faults: int = 0
     """After how many faults it ends, whatever `seconds` says; 0: after `seconds`."""
+    spares_one: bool = False
+    """No fault keeps the last placement or watcher that works from working (`faults.py`)."""
 
 
 class Report(msgspec.Struct, frozen=True):
@@ -104,7 +106,7 @@ class Churn:
         self._load = ChurnLoad(
             cluster.site.kube, NAMESPACE, seed=options.seed, memory_mib=MEMORY_MIB, target=options.pods
         )
-        self._faults = Faults(cluster, random.Random(options.seed), self._killed, say)
+        self._faults = Faults(cluster, random.Random(options.seed), self._killed, say, spares_one=options.spares_one)
         self._waits = Waits()
         self._max_bound = 0
         self._told = 0
