@@ -92,10 +92,10 @@ class Faults:
         while not count or self.struck < count:
             rests = self._chance.random() < RESTS
             await asyncio.sleep(self._chance.uniform(*(REST_S if rests else BURST_S)))
-            fault = self._chance.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
-            struck = await self._strike(fault)
-            if struck is None:
-                continue
+            struck = None
+            while struck is None:
+                fault = self._chance.choices(tuple(_WEIGHTS), tuple(_WEIGHTS.values()))[0]
+                struck = await self._strike(fault)
             self.struck += 1
             self.kinds[fault] += 1
             self._say(f"{fault} {struck}".rstrip())
