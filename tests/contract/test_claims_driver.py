@@ -97,6 +97,19 @@ async def test_a_prepared_claim_survives_a_restart_of_the_agent(
         assert environment(host, prepared.devices[0].cdi_device_ids[0])["KERF_GRANT"] == "g-p"
 
 
+@pytest.mark.parametrize("gone", ["plugins_registry/gpu.kerf.dev-reg.sock", "plugins/gpu.kerf.dev/dra.sock"])
+async def test_a_socket_that_was_removed_is_made_anew(
+    gone: str, nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    async with agent(nats, host, dra=True):
+        async with driver(host):
+            (host / "kubelet" / gone).unlink()
+        await eventually((host / "kubelet" / gone).exists, what="the socket")
+        async with driver(host) as plugin:
+            await tell(bus, granted("p", 100))
+            assert not (await prepare(plugin, "p")).error
+
+
 async def test_a_claim_that_no_grant_names_is_refused(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
