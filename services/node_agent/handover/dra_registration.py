@@ -99,10 +99,14 @@ class ClaimDriverServer(RegistrationServicer):
         if path in self._servers:
             log.warning("socket_gone", path=str(path))
             await self._servers.pop(path).stop(_GRACE_S)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)  # of a process that was killed
+        _prepare_socket(path)
         server = grpc.aio.server()
         add(server)
         server.add_insecure_port(f"unix:{path}")
         await server.start()
         self._servers[path] = server
+
+
+def _prepare_socket(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)  # of a process that was killed
