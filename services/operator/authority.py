@@ -64,20 +64,29 @@ def authorities(have: Secret, bundle: str, config: Config, now_s: float, entropy
 
 
 def leaf(  # noqa: PLR0917 - all that a certificate depends on
-    have: Secret, names: tuple[str, ...], by: Authorities, config: Config, now_s: float, entropy: Entropy
+    have: Secret,
+    names: tuple[str, ...],
+    by: Authorities,
+    config: Config,
+    now_s: float,
+    entropy: Entropy,
+    *,
+    client: bool,
 ) -> tuple[dict[str, str], str]:
-    """What the Secret of a certificate should hold, and why the certificate is a new one (empty: it is not)."""
+    """What the Secret of a certificate should hold, and why the certificate is a new one (empty: it is not). `client`:
+    as `certificates.issue` has it."""
     present = pki.Pair(have.text("tls.crt"), have.text("tls.key"))
     why = pki.why_issue(
         present,
         names,
+        client=client,
         signer=by.signer,
         trusted=by.trusted,
         now_s=now_s,
         renew_left=config.renew_left,
         overlap_s=config.authority_overlap_s,
     )
-    pair = pki.issue(by.signer, names, now_s, config.certificate_days, entropy) if why else present
+    pair = pki.issue(by.signer, names, now_s, config.certificate_days, entropy, client=client) if why else present
     return {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": by.bundle}, why
 
 

@@ -83,10 +83,12 @@ def new_authority(now_s: float, days: float, entropy: Entropy) -> Authority:
     return Authority(made, key, pem)
 
 
-def issue(signer: Authority, names: tuple[str, ...], now_s: float, days: float, entropy: Entropy) -> Pair:
-    """A certificate for a server that is also a client (NATS servers are both to each other)."""
+def issue(
+    signer: Authority, names: tuple[str, ...], now_s: float, days: float, entropy: Entropy, *, client: bool
+) -> Pair:
+    """A certificate for a server. `client`: one that is also a client (NATS servers are both to each other)."""
     key = _new_key(entropy)
-    made = _leaf(signer, key.public_key(), _name(names[0]), names, now_s, days, entropy)
+    made = _leaf(signer, key.public_key(), _name(names[0]), names, now_s, days, entropy, client=client)
     return Pair(_pem(made), _key_pem(key))
 
 
@@ -100,7 +102,7 @@ def certify(  # noqa: PLR0917 - the fields of a certificate
         raise ValueError(f"the public key cannot be read: {error}") from error
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
         raise ValueError("the public key is not of the curve P-256")
-    return _pem(_leaf(signer, key, _name("kerf node"), (name,), now_s, days, entropy))
+    return _pem(_leaf(signer, key, _name("kerf node"), (name,), now_s, days, entropy, client=True))
 
 
 def not_after(certificate: x509.Certificate) -> float:
@@ -165,13 +167,15 @@ def why_issue(
     pair: Pair,
     names: tuple[str, ...],
     *,
+    client: bool,
     signer: Authority,
     trusted: tuple[x509.Certificate, ...],
     now_s: float,
     renew_left: float,
     overlap_s: float,
 ) -> str:
-    """Why a new certificate is needed, as the end of a sentence; empty where the present one is good."""
+    """Why a new certificate is needed, as the end of a sentence; empty where the present one is good. `client`: as
+    `issue` has it."""
     present, key = read(pair.certificate), _read_key(pair.key)
     if present is None or key is None:
         return "it was missing or could not be read"
@@ -179,6 +183,8 @@ def why_issue(
         return "its key did not belong to it"
     if _names_of(present) != set(names):
         return f"its server names were not {', '.join(names)}"
+    if not client and _may_be_client(present):
+        return "it was one for clients too"
     if due(present, now_s, renew_left):
         return f"it would have ended at {seconds_text(not_after(present))}"
     if signed_by(present, signer.certificate):
@@ -198,6 +204,8 @@ def _leaf(  # noqa: PLR0917 - the fields of a certificate
     now_s: float,
     days: float,
     entropy: Entropy,
+    *,
+    client: bool,
 ) -> x509.Certificate:
     identifier = signer.certificate.extensions.get_extension_for_class(x509.SubjectKeyIdentifier).value
     return (
@@ -205,7 +213,10 @@ def _leaf(  # noqa: PLR0917 - the fields of a certificate
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_usage(sign_certificates=False), critical=True)
         .add_extension(
-            x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+            x509.ExtendedKeyUsage(
+                [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if client else [])]
+            ),
+            critical=False,
         )
         .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
@@ -260,6 +271,14 @@ def _names_of(certificate: x509.Certificate) -> set[str]:
     except x509.ExtensionNotFound:
         return set()
     return {str(name.value) for name in names}
+
+
+def _may_be_client(certificate: x509.Certificate) -> bool:
+    try:
+        uses = certificate.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    except x509.ExtensionNotFound:
+        return True
+    return ExtendedKeyUsageOID.CLIENT_AUTH in uses
 
 
 def _usage(*, sign_certificates: bool) -> x509.KeyUsage:

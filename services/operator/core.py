@@ -105,7 +105,7 @@ class Core:
         return [*writes, *self._trust_webhook(found.bundle, beside=now_s if now_s < until else 0.0)]
 
     def _leaf(self, name: str, names: tuple[str, ...], by: Authorities, now_s: float, entropy: Entropy) -> list[Write]:
-        data, why = leaf(self._present_or_lost(name), names, by, self.config, now_s, entropy)
+        data, why = leaf(self._present_or_lost(name), names, by, self.config, now_s, entropy, client=name == NATS_TLS)
         what = f"a new certificate, because {why}" if why else "the CAs of now"
         return self._keep_secret(name, dict(data), what, kind="kubernetes.io/tls")
 

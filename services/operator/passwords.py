@@ -8,7 +8,10 @@ from services.operator.tokens import AccountKey, new_seed
 from shared.contracts.permissions import OPERATOR_SERVICE, SYSTEM_USER, USERS
 
 ISSUER, SEED = "callout_issuer", "callout_seed"
-PASSWORDS = (*(user.name for user in USERS), OPERATOR_SERVICE, SYSTEM_USER)
+ROUTES = "routes"
+"""With this one NATS servers join each other. What comes by a route passes no user's permissions, so a certificate of
+the CA alone, which others than NATS servers have too, must not be enough."""
+PASSWORDS = (*(user.name for user in USERS), OPERATOR_SERVICE, SYSTEM_USER, ROUTES)
 
 
 def missing(have: Secret, entropy: Entropy) -> dict[str, str]:

@@ -35,7 +35,10 @@ def _trusting(ca_file: str, ca_data: str) -> ssl.SSLContext | None:
     if not ca_file and not ca_data:
         return None
     try:
-        return ssl.create_default_context(cafile=ca_file or None, cadata=ca_data or None)
+        # Between certificates may be text, and data with other letters than ASCII's is refused.
+        return ssl.create_default_context(
+            cafile=ca_file or None, cadata=ca_data.encode("ascii", "ignore").decode() or None
+        )
     except OSError as error:
         raise BusError(f"the CA of the NATS servers, {ca_file or 'as given'}, cannot be used: {error}") from error
 

@@ -54,7 +54,7 @@ class Installation:
 
     def renew(self, *, days: float) -> float:
         """Writes another certificate; when it ends."""
-        pair = pki.issue(self.authority, ("localhost", "127.0.0.1"), self.now, days, os.urandom)
+        pair = pki.issue(self.authority, ("localhost", "127.0.0.1"), self.now, days, os.urandom, client=True)
         (self.folder / "tls.crt").write_text(pair.certificate)
         (self.folder / "tls.key").write_text(pair.key)
         made = pki.read(pair.certificate)

@@ -11,8 +11,11 @@ from typing import Any
 
 import msgspec
 import pytest
+from cryptography import x509
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from services.operator import certificates as pki
+from services.operator.authority import server_names
 from services.operator.config import Config
 from services.operator.core import Core
 from services.operator.messages import Decision, Write
@@ -230,6 +233,32 @@ def test_a_key_that_does_not_belong_to_its_certificate_is_replaced() -> None:
     world.core.seen.put(Secret(metadata=Meta(name="kerf-admission"), data=mixed))
     (write,) = world.settle()
     assert write.why == "Secret kerf-admission was changed: a new certificate, because its key did not belong to it"
+
+
+def test_the_webhooks_certificate_is_none_of_a_client_and_one_of_before_is_replaced() -> None:
+    """NATS servers let each other in by one of their CA."""
+    world = World()
+    world.settle()
+
+    def uses(name: str) -> set[x509.ObjectIdentifier]:
+        found = pki.read(world.core.seen.secret(name).text("tls.crt"))
+        assert found is not None
+        return set(found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
+
+    assert uses("kerf-admission") == {ExtendedKeyUsageOID.SERVER_AUTH}
+    assert uses("kerf-nats-tls") == {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+    ca = world.core.seen.secret("kerf-ca")
+    signer = pki.authority(ca.text("tls.crt"), ca.text("tls.key"))
+    assert signer is not None
+    hosts = server_names(world.core.config)["kerf-admission"]
+    before = pki.issue(signer, hosts, NOW_S, 90, world.entropy, client=True)
+    data = {"tls.crt": before.certificate, "tls.key": before.key}
+    encoded = {key: base64.b64encode(text.encode()).decode() for key, text in data.items()}
+    had = world.core.seen.secrets["kerf-admission"].data
+    world.core.seen.put(Secret(metadata=Meta(name="kerf-admission"), data=had | encoded))
+    (write,) = world.settle()
+    assert write.why == "Secret kerf-admission was changed: a new certificate, because it was one for clients too"
+    assert uses("kerf-admission") == {ExtendedKeyUsageOID.SERVER_AUTH}
 
 
 @pytest.mark.parametrize("mode", ["cert-manager", "existing"])

@@ -27,10 +27,18 @@ def authority() -> pki.Authority:
 
 def serve(folder: Path, by: pki.Authority) -> str:
     """Writes a certificate of this CA; returns the server's configuration."""
-    pair = pki.issue(by, ("localhost", "127.0.0.1"), time.time(), 10, os.urandom)
+    pair = pki.issue(by, ("localhost", "127.0.0.1"), time.time(), 10, os.urandom, client=True)
     (folder / "tls.crt").write_text(pair.certificate)
     (folder / "tls.key").write_text(pair.key)
     return f"tls {{ cert_file: '{folder}/tls.crt', key_file: '{folder}/tls.key' }}"
+
+
+async def test_a_ca_with_a_comment_of_other_letters_is_used_as_data_too(tmp_path: Path) -> None:
+    by = authority()
+    async with EmbeddedServer(extra_config=serve(tmp_path, by)) as server:
+        data = f"# Société Générale\n{by.pem.certificate}"
+        async with await NatsBus.connect(server.url, ca_data=data) as bus:
+            assert await bus.alive()
 
 
 async def test_a_ca_that_came_to_the_file_later_is_trusted_at_the_next_connection(tmp_path: Path) -> None:
