@@ -20,6 +20,8 @@ class NetworkLink(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 MAX_RTT_US = 60_000_000
 MAX_MIB_S = 1 << 24
+UNREACHABLE = NetworkLink(rtt_us=MAX_RTT_US, mib_s=1)
+"""Of a node that could not be reached at all. No program may become so slow."""
 
 
 class RemoteAbility(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -39,7 +39,7 @@ class Pki:
 
     def node(self, name: str) -> tuple[Path, Path]:
         """The certificate and the key of a node."""
-        pair = issue(self._signer, (name,), time.time(), DAYS, os.urandom)
+        pair = issue(self._signer, (name,), time.time(), DAYS, os.urandom, client=True)
         certificate, key = self._folder / f"{name}.pem", self._folder / f"{name}.key"
         certificate.write_text(pair.certificate)
         key.write_text(pair.key)

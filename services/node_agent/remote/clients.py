@@ -93,20 +93,20 @@ class Clients:
         for folder, way in self._ways():
             if (way.uid, way.container) == (uid, container):
                 async with self._lock(folder):
-                    await self._cgroup(folder).end(END_S)
-                    if folder.exists():
-                        shutil.rmtree(folder)
+                    await self._end(folder)
 
-    async def keep(self, containers: Collection[tuple[str, str]]) -> list[str]:
+    async def keep(self, containers: Callable[[], Collection[tuple[str, str]]]) -> list[str]:
         """Starts the proxies of these containers again that have ended by themselves, and ends those of all others: of
-        containers that ended while no agent was there to see it. Returns what could not be done."""
+        containers that ended while no agent was there to see it. Returns what could not be done.
+
+        `containers` is asked before each: a container may start again while another one's proxy is awaited."""
         failed = []
         for folder, way in self._ways():
             try:
-                if (way.uid, way.container) not in containers:
-                    await self.ended(way.uid, way.container)
-                    continue
                 async with self._lock(folder):
+                    if (way.uid, way.container) not in containers():
+                        await self._end(folder)
+                        continue
                     if (folder / WAY).exists():
                         programs.put_secret(folder, self._key())  # the key may be another one by now
                         if not self._cgroup(folder).pids():
@@ -114,6 +114,10 @@ class Clients:
             except (OSError, ValueError) as error:
                 failed.append(str(error))
         return failed
+
+    async def _end(self, folder: Path) -> None:
+        await self._cgroup(folder).end(END_S)
+        _remove(folder)
 
     def _lock(self, folder: Path) -> asyncio.Lock:
         return self._locks.setdefault(folder.name, asyncio.Lock())
@@ -154,6 +158,11 @@ class Clients:
 
     def _cgroup(self, folder: Path) -> OwnCgroup:
         return OwnCgroup(self._cgroups, f"{CGROUP}/{folder.name}")
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():  # another one may have seen the container's end, too
+        shutil.rmtree(folder)
 
 
 async def _reach(path: Path) -> None:

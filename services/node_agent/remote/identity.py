@@ -107,14 +107,17 @@ class Identity:
         private = key.private_bytes(
             serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
         )
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for name, data in (
-            (AUTHORITY, told.authority.encode()),
-            (GRANTS, told.grants_key.encode()),
-            (BOTH, private + told.certificate.encode()),
-            (VALID, msgspec.json.encode(Valid(asked_s=self._ctx.now(), until_s=told.valid_until_s))),
-        ):
-            self._write(self._folder / name, data)
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for name, data in (
+                (AUTHORITY, told.authority.encode()),
+                (GRANTS, told.grants_key.encode()),
+                (BOTH, private + told.certificate.encode()),
+                (VALID, msgspec.json.encode(Valid(asked_s=self._ctx.now(), until_s=told.valid_until_s))),
+            ):
+                self._write(self._folder / name, data)
+        except OSError as error:
+            return f"the certificate cannot be kept in {self._folder}: {error.strerror}"
         self._ctx.log.info("identity_obtained", valid_until_s=told.valid_until_s)
         return ""
 

@@ -159,6 +159,7 @@ class Remote:
         serves = self._config.serves_gpus or bool(self._serving.running())
         is_on = serves or self._config.uses_remote_gpus or self._clients.any()
         self._trouble = await self._identity.obtain() if is_on else OFF
+        not_served = ""
         if not serves:
             self._is_served = False
             await self._tidy(self._end_proxies)
@@ -166,15 +167,14 @@ class Remote:
             try:
                 await self._serve_proxy()
             except (OSError, ValueError) as error:
-                self._trouble = str(error)
+                self._is_served, not_served = False, f"no GPUs are served to other nodes: {error}"
         failed = [] if self._trouble else self._serving.renew_secrets()
-        if not self._trouble or not is_on:
-            failed += await self._clients.keep(self._containers())
+        failed += await self._clients.keep(self._containers)
         for why in failed:
             self._ctx.log.warning("way_to_gpu_not_restored", why=why)
         await self._tidy(self._shorten_logs)
         if is_on or self._was_on:
-            detail = f"no GPUs over the network: {self._trouble}" if is_on and self._trouble else ""
+            detail = f"no GPUs over the network: {self._trouble}" if is_on and self._trouble else not_served
             self._ctx.health.set("remote", ok=True, detail=detail)
         self._was_on = is_on
 
@@ -274,6 +274,7 @@ class Remote:
             try:
                 changed |= self._network.measured(peer.node, await self._probe(peer))
             except (OSError, ValueError) as error:
+                changed |= self._network.not_reached(peer.node)
                 self._ctx.log.info("network_not_measured", node=peer.node, why=str(error))
         return changed
 

@@ -11,7 +11,7 @@ from shared.book.arrays import Bools
 from shared.book.book import Book
 from shared.book.states import UNANSWERED, NodeState
 from shared.model import names
-from shared.model.network import NetworkLink
+from shared.model.network import UNREACHABLE, NetworkLink
 
 Pair = tuple[str, str]
 
@@ -106,6 +106,8 @@ class Links:
         for a, b in ((node, peer), (peer, node)):
             self.peers.setdefault(a, set()).add(b)
             self._direct[a, b] = slower(self._direct.get((a, b)), link)
+            if link == UNREACHABLE:  # of these two nodes alone, and not of their racks
+                continue
             racks = self.racks[a], self.racks[b]
             self._between[racks] = slower(self._between.get(racks), link)
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from services.node_agent.remote.network import Network
-from shared.model.network import NetworkLink
+from services.node_agent.remote.network import UNREACHED, Network
+from shared.model.network import UNREACHABLE, NetworkLink
 
 
 def link(rtt_us: int, mib_s: int = 1000) -> NetworkLink:
@@ -46,3 +46,22 @@ def test_nodes_that_are_not_measured_any_more_are_forgotten() -> None:
     assert network.keep_only(["b"])
     assert set(network.told) == {"b"}
     assert not network.keep_only(["b"])
+
+
+def test_a_node_that_is_not_reached_several_times_in_a_row_is_told_as_unreachable() -> None:
+    """By its old figures pods would be placed there that never start."""
+    network = Network()
+    network.measured("a", link(100))
+    assert [network.not_reached("a") for _ in range(UNREACHED + 1)] == [False] * (UNREACHED - 1) + [True, False]
+    assert network.told == {"a": UNREACHABLE}
+    assert network.measured("a", link(200)), "its first measurement counts by itself"
+    assert network.told == {"a": link(200)}
+
+
+def test_failures_that_are_not_in_a_row_change_nothing() -> None:
+    network = Network()
+    network.measured("a", link(100))
+    for _ in range(UNREACHED):
+        assert not network.not_reached("a")
+        assert not network.measured("a", link(100))
+    assert network.told == {"a": link(100)}

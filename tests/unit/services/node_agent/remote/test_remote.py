@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,10 +13,13 @@ import pytest
 
 from services.node_agent.config import Config
 from services.node_agent.processes.own_cgroup import OwnCgroup
+from services.node_agent.remote.clients import Clients
+from services.node_agent.remote.identity import Identity
 from services.node_agent.remote.remote import Remote
 from services.node_agent.remote.serving import Serving
 from shared.bus.port import BusError
 from shared.contracts.base import encode
+from shared.contracts.identity import IdentityAnswer
 from shared.contracts.queries import RemotePeer, RemotePeersAnswer
 from shared.model.network import NetworkLink
 
@@ -25,11 +31,12 @@ class World:
 
     def __init__(self, folder: Path, **settings: Any) -> None:
         self.answer: RemotePeersAnswer | None = None
+        self.details: list[str] = []
         note = lambda *_, **__: None  # noqa: E731
         ctx: Any = SimpleNamespace(
             bus=SimpleNamespace(request=self._request),
             log=SimpleNamespace(info=note, warning=note),
-            health=SimpleNamespace(set=note),
+            health=SimpleNamespace(set=lambda name, *, ok, detail: self.details.append(detail)),
         )
         config = Config(
             node="n", run_dir=str(folder / "run"), cgroup_dir=str(folder / "cgroup"), remote_dir=str(folder),
@@ -116,3 +123,42 @@ async def test_a_node_without_gpus_over_the_network_asks_for_no_certificate(tmp_
     await world.remote._look()
     assert not (tmp_path / "files").exists()
     assert not (tmp_path / "run").exists()
+
+
+async def test_a_proxy_that_cannot_start_leaves_the_node_a_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The ways of its containers to GPUs of other nodes are kept, and told of as before."""
+
+    async def obtained(_: Identity) -> str:
+        return ""
+
+    kept: list[object] = []
+
+    async def keep(_: Clients, containers: Callable[[], object]) -> list[str]:
+        kept.append(containers())
+        return []
+
+    monkeypatch.setattr(Identity, "obtain", obtained)
+    monkeypatch.setattr(Clients, "keep", keep)
+    world = World(tmp_path, remote_serving_nodes=("n",), remote_client_nodes=("n",))
+    await world.remote._look()
+    assert kept == [()]
+    assert (world.remote.ability().client, world.remote.ability().address) == (True, "")
+    assert "the setting remote_address is empty" in world.details[-1]
+
+
+async def test_a_certificate_that_cannot_be_kept_is_no_end_of_the_agent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(path: Path, data: bytes) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    async def signed(subject: str, payload: bytes) -> bytes:
+        return encode(IdentityAnswer(certificate="c", authority="a", grants_key="k" * 32, valid_until_s=1.0))
+
+    monkeypatch.setattr(Identity, "_write", staticmethod(full))
+    config = Config(node="n", checkpoint_file=str(tmp_path / "state" / "checkpoint"), remote_dir=str(tmp_path))
+    ctx: Any = SimpleNamespace(bus=SimpleNamespace(request=signed), now=lambda: 1e9)
+    why = await Identity(ctx, config).obtain()
+    assert why == f"the certificate cannot be kept in {tmp_path / 'state' / 'remote'}: No space left on device"

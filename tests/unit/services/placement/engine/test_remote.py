@@ -13,7 +13,7 @@ from services.placement import messages as m
 from shared.book.states import pod_state
 from shared.model import names
 from shared.model.grant import decode_grant
-from shared.model.network import NetworkLink, RemoteAbility
+from shared.model.network import UNREACHABLE, NetworkLink, RemoteAbility
 from shared.model.objects import Pod, Taint
 from shared.scheduling.slowdown.network import remote_slowdown
 from tests.support import build
@@ -181,6 +181,19 @@ def test_one_measurement_stands_for_a_rack() -> None:
     placement.send(m.InventorySeen(msgspec.structs.replace(seen, remote=ability)))
     assert placed(placement, pod(gpus=1)) == ("d", "s")
     assert placed(placement, pod("q", gpus=1)) is None  # t is in a rack that nothing was measured with
+
+
+def test_a_node_that_is_not_reached_gets_no_pod_of_that_client_and_its_rack_is_as_before() -> None:
+    """The firewall between two nodes is closed: a pod would be refused at its start, again and again."""
+    racks = {"s": "a", "t": "a", "c": "a", "d": "a"}
+    placement = site({"s": UNREACHABLE, "t": NEAR}, racks=racks)
+    assert placed(placement, pod(gpus=1)) == ("c", "t")
+    waits = pod("q", gpus=1)
+    assert placed(placement, waits) is None
+    placement.facts(build.node("d", labels={names.LABEL_RACK: "a"}))
+    ability = RemoteAbility(client=True)
+    placement.send(m.InventorySeen(msgspec.structs.replace(build.inventory("d", gpus=0), remote=ability)))
+    assert placement.binds()[waits.metadata.uid].node == "d"
 
 
 def test_its_own_node_is_chosen_by_all_that_concerns_no_gpu() -> None:
