@@ -15,8 +15,8 @@ from shared.bus.feed_reader import FeedReader
 from shared.bus.parts import joined
 from shared.bus.port import Bus, BusError, Incoming, NoResponder, NotConnected
 from shared.contracts import subjects
-from shared.contracts.base import ContractError, encode
-from shared.contracts.facts import Fact, FeedBatch, SnapshotPage, SnapshotRequest
+from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.facts import Fact, FeedBatch, ReachAnswer, ReachQuery, SnapshotPage, SnapshotRequest
 
 SILENCE_S = 5.0
 """Watchers send a batch every second. One that is silent for so long is replaced by another."""
@@ -187,14 +187,25 @@ class Feed:
             await self._on_facts(tuple(following))
 
     async def _pages(self) -> list[SnapshotPage]:
-        # One that hangs, or that NATS has not given up yet, would keep the question until the page's time is over.
-        answering = await self._request(subjects.QUERY_SNAPSHOT, SnapshotRequest(snapshot=_NO_SNAPSHOT), ANSWER_S)
-        own = subjects.snapshot_of(answering.epoch)
+        own = subjects.snapshot_of(await self._answering())
         first = await self._page(own, SnapshotRequest(fresh=True))
         pages = [first]
         for number in range(1, first.pages):
             pages.append(await self._page(own, SnapshotRequest(snapshot=first.snapshot, page=number)))
         return pages
+
+    async def _answering(self) -> str:
+        """The epoch of a watcher that has just reached the API server; where none has, of one that answers. Another one
+        would keep the question for a fresh snapshot until the page's time is over: it hangs, NATS has not given it up
+        yet, or it waits for the API server."""
+        try:
+            reply = await self._bus.request(subjects.QUERY_REACH, encode(ReachQuery(epoch="")), timeout_s=ANSWER_S)
+            return decode(reply, ReachAnswer).epoch
+        except NotConnected:
+            raise
+        except (BusError, ContractError) as error:
+            log.debug("no_watcher_reaches", error=str(error))
+        return (await self._request(subjects.QUERY_SNAPSHOT, SnapshotRequest(snapshot=_NO_SNAPSHOT), ANSWER_S)).epoch
 
     async def _page(self, subject: str, request: SnapshotRequest) -> SnapshotPage:
         page = await self._request(subject, request, PAGE_TIMEOUT_S)

@@ -61,10 +61,10 @@ class SnapshotPage(Message, frozen=True):
 
 
 class ReachQuery(Message, frozen=True):
-    """A watcher that does not reach the API server asks the others which of them does."""
+    """Which watcher reaches the API server? Asked by one that does not, and before a snapshot is taken."""
 
     epoch: str
-    """The asking watcher's."""
+    """The asking watcher's; empty: a reader of the feed asks."""
 
 
 class ReachAnswer(Message, frozen=True):

@@ -204,9 +204,10 @@ FEED: tuple[Channel, ...] = (
         kind="query",
         message=f.ReachQuery,
         reply=f.ReachAnswer,
-        publisher="watcher",
+        publisher="watcher, placement, preemptor",
         receivers="watcher",
-        description="Which other watcher reaches the API server. One that is cut off leaves the work to it.",
+        description="Which watcher reaches the API server. One that is cut off leaves the work to it, and readers take "
+        "their snapshots from it.",
     ),
 )
 

@@ -20,7 +20,7 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.contracts import subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.facts import Fact, FeedBatch, Put, SnapshotPage, SnapshotRequest
+from shared.contracts.facts import Fact, FeedBatch, Put, ReachAnswer, ReachQuery, SnapshotPage, SnapshotRequest
 from shared.model.affinity import Toleration
 from tests.support import build
 from tests.support.waiting import eventually
@@ -213,6 +213,27 @@ async def test_a_watcher_that_hangs_costs_no_more_than_an_answer(bus: NatsBus, m
             assert feed.snapshots == 1
     assert hangs.asked
     assert not any(request.fresh for request in hangs.asked)
+
+
+async def test_a_snapshot_is_asked_of_a_watcher_that_reaches_the_api_server(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is cut off from it answers at once that it is there, and keeps a fresh snapshot waiting for 15 s."""
+    monkeypatch.setattr(feed_module, "PAGE_TIMEOUT_S", 3600.0)
+    reaches, cut_off = Watcher(bus, "reaches"), Watcher(bus, "cut-off")
+    for watcher in (reaches, cut_off):
+        await watcher.start()
+
+    async def asked(incoming: Incoming) -> None:
+        assert not decode(incoming.payload, ReachQuery).epoch
+        await bus.respond(incoming, encode(ReachAnswer(epoch="reaches")))
+
+    await bus.subscribe(subjects.QUERY_REACH, asked)
+    for _ in range(8):
+        async with Follows(bus) as feed:
+            assert feed.snapshots == 1
+    assert sum(request.fresh for request in reaches.asked) == 8
+    assert not cut_off.asked
 
 
 async def test_probes_ask_for_no_snapshot(bus: NatsBus) -> None:
