@@ -6,6 +6,7 @@
  * above a shorter integer is cut off by the list of calls. */
 #define _GNU_SOURCE
 #include "client.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -176,7 +177,7 @@ enum {
 };
 #undef FORM
 
-CUresult forward(int call, uint64_t *words) {
+static CUresult forward_whole(int call, uint64_t *words) {
     argument_t arguments[MAX_ARGUMENTS];
     const int count = arguments_of(call, arguments);
     CUresult result = ready();
@@ -200,6 +201,16 @@ CUresult forward(int call, uint64_t *words) {
         result = exchange(call, count, arguments, part);
         words[0] += part[2], words[1] += part[2], words[2] -= part[2];
     } while (!result && words[2]);
+    return result;
+}
+
+/* A thread is cancelled before a call or after it, as with the driver, whose calls are no cancellation points: here it
+ * would leave a ticket whose call is never sent. */
+CUresult forward(int call, uint64_t *words) {
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    const CUresult result = forward_whole(call, words);
+    pthread_setcancelstate(before, NULL);
     return result;
 }
 

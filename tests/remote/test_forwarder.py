@@ -35,6 +35,11 @@ def test_calls_of_two_threads_keep_the_order_in_which_the_program_made_them(serv
     assert serve().run("order", "200") == [mixed(3, *range(400))]
 
 
+def test_a_thread_is_cancelled_between_calls_not_during_one(serve: Serve) -> None:
+    """Otherwise a lock stays taken, or a ticket's call is never sent, and the other threads wait for ever."""
+    assert serve().run("cancel") == [mixed(3, 1, 2)]
+
+
 def test_the_slices_limit_holds_for_a_remote_program_to_the_byte(serve: Serve) -> None:
     server = serve(limit=64 * MIB)
     assert server.run("limit", "2048") == [32, OUT_OF_MEMORY]
