@@ -13,6 +13,7 @@
  * remote fork                  a child after the parent has used the GPU: the word of each
  * remote cancel                threads that are cancelled during the first call of all, of their own, and a launch: the word
  * remote hold-launches COUNT   as mix, in two steps: prints "ready" and waits for a line before it launches
+ * remote results CODE...        the error of cuInit, printed; then the name and the description of each result
  * remote hold MIB              allocates, prints 1, and waits until its input ends; then frees and prints the error */
 #include "api.h"
 #include <pthread.h>
@@ -133,6 +134,17 @@ int main(int argc, char **argv) {
     const char *what = argv[1];
     const int count = argc > 2 ? atoi(argv[2]) : 0;
     open_driver();
+    if (!strcmp(what, "results")) {
+        printf("%d\n", CALL(cuInit, , 2000)(0));
+        for (int i = 2; i < argc; i++) {
+            const char *name = "unset", *text = "unset";
+            const int named = CALL(cuGetErrorName, , 6000)(atoi(argv[i]), &name);
+            const int described = CALL(cuGetErrorString, , 6000)(atoi(argv[i]), &text);
+            printf("%d %s %d %s\n", named, name ? name : "NULL", described, text ? text : "NULL");
+        }
+        printf("%d\n", CALL(cuGetErrorString, , 6000)(0, (const char **)NULL));
+        return 0;
+    }
     if (!strcmp(what, "cancel")) cancel_a_thread(FIRST_OF_ALL);
     context = use_device(0);
     mix = kernel("mix");
