@@ -302,7 +302,7 @@ class Book(Ledger):
 
     def digest(self) -> dict[str, tuple[str, str]]:
         """What is charged to which pod, for comparing two books (P6)."""
-        rooms = {f"room/{uid}": (s.charged, "") for uid, s in self.pods.items() if s.charged}
+        rooms = {f"room/{uid}": (s.charged, repr(s.demand)) for uid, s in self.pods.items() if s.charged}
         return rooms | {f"grant/{g.grant_id}": (g.node, g.phase) for g in self.grants.values()}
 
 
