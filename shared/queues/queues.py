@@ -55,8 +55,11 @@ class Queues:
         self.look_around()
 
     def look_around(self) -> None:
-        """Updates capacities if nodes or inventories have changed."""
-        if self.tree is None or self.usage is None or self._stamp == self.book.stamp:
+        """Updates capacities if nodes or inventories have changed, and drops queues that are not needed any more."""
+        if self.tree is None or self.usage is None:
+            return
+        self.tree.drop_unused()
+        if self._stamp == self.book.stamp:
             return
         self._stamp = self.book.stamp
         arrays = self.book.arrays
