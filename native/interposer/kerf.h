@@ -15,7 +15,11 @@
  * before it. */
 
 /* linker.c */
+typedef void *(*dlsym_t)(void *, const char *);
+typedef void *(*dlvsym_t)(void *, const char *, const char *);
 void *libc_function(const char *name);     /* the C library's own function, even if it is overridden */
+dlsym_t real_dlsym(void);
+dlvsym_t real_dlvsym(void);
 
 /* control_block_files.c: the files of the control block, before the process is attached to it. */
 const char *kerf_directory(void);
@@ -28,7 +32,6 @@ int control_block_driver_path(char *to);
 extern pthread_mutex_t finding_guard;
 int is_finding(void);                      /* whether this thread is loading the driver and holds finding_guard */
 void *real_symbol(const char *exact);      /* a symbol of libcuda.so.1; NULL if it has none */
-void *(*real_dlsym(void))(void *, const char *);
 /* the real driver's handle in place of this library's own; any other handle as it is */
 void *real_driver_behind(void *handle);
 /* The driver's function of that name and type. The lookup happens once. */

@@ -1,10 +1,20 @@
-/* Finds the C library's own dlsym and dlvsym in its symbol table, because the interposer overrides both. */
+/* Finds the C library's own dlsym and dlvsym in its symbol table, because the interposer overrides both.
+ *
+ * Nothing here calls another function. A program may define any function of the C library, and look up the original
+ * by dlsym when its own is first called: called from here, it would have no original yet. */
 #define _GNU_SOURCE
 #include "kerf.h"
 #include <link.h>
-#include <string.h>
 
-typedef struct { const char *name; void *found; } wanted_t;
+static int is_same(const char *a, const char *b) {
+    while (*a && *a == *b) a++, b++;
+    return *a == *b;
+}
+
+static int begins_with(const char *text, const char *begin) {
+    while (*begin && *text == *begin) text++, begin++;
+    return !*begin;
+}
 
 static uint32_t hash_of(const char *name) {
     uint32_t h = 5381;
@@ -22,36 +32,52 @@ static void *defined(const ElfW(Sym) *symbols, const char *strings, const uint32
     for (;; i++) {
         const uint32_t entry = chain[i - offset];
         if ((entry | 1) == (hash | 1) && symbols[i].st_shndx != SHN_UNDEF
-            && !strcmp(strings + symbols[i].st_name, name))
+            && is_same(strings + symbols[i].st_name, name))
             return (void *)(base + symbols[i].st_value);
         if (entry & 1) return NULL;
     }
 }
 
-static int look(struct dl_phdr_info *object, size_t size, void *data) {
-    wanted_t *wanted = data;
-    const char *file = strrchr(object->dlpi_name, '/');
-    const ElfW(Sym) *symbols = NULL;
-    const char *strings = NULL;
-    const uint32_t *table = NULL;
-    (void)size;
-    file = file ? file + 1 : object->dlpi_name;
-    if (strncmp(file, "libc.so", 7) && strncmp(file, "libdl.so", 8)) return 0;
-    for (int i = 0; i < object->dlpi_phnum; i++) {
-        if (object->dlpi_phdr[i].p_type != PT_DYNAMIC) continue;
-        for (const ElfW(Dyn) *d = (const void *)(object->dlpi_addr + object->dlpi_phdr[i].p_vaddr); d->d_tag != DT_NULL;
-            d++) {
+static int is_libc(const char *path) {
+    const char *file = path;
+    for (; *path; path++)
+        if (*path == '/') file = path + 1;
+    return begins_with(file, "libc.so") || begins_with(file, "libdl.so");
+}
+
+void *libc_function(const char *name) {
+    for (const struct link_map *object = _r_debug.r_map; object; object = object->l_next) {
+        const ElfW(Sym) *symbols = NULL;
+        const char *strings = NULL;
+        const uint32_t *table = NULL;
+        void *found;
+        if (!is_libc(object->l_name)) continue;
+        for (const ElfW(Dyn) *d = object->l_ld; d->d_tag != DT_NULL; d++) {
             if (d->d_tag == DT_SYMTAB) symbols = (const void *)d->d_un.d_ptr;
             if (d->d_tag == DT_STRTAB) strings = (const void *)d->d_un.d_ptr;
             if (d->d_tag == DT_GNU_HASH) table = (const void *)d->d_un.d_ptr;
         }
+        if (symbols && strings && table && (found = defined(symbols, strings, table, name, object->l_addr)))
+            return found;
     }
-    if (symbols && strings && table) wanted->found = defined(symbols, strings, table, wanted->name, object->dlpi_addr);
-    return wanted->found != NULL;
+    return NULL;
 }
 
-void *libc_function(const char *name) {
-    wanted_t wanted = {name, NULL};
-    dl_iterate_phdr(look, &wanted);
-    return wanted.found;
+static dlsym_t own_dlsym;
+static dlvsym_t own_dlvsym;
+
+dlsym_t real_dlsym(void) {
+    if (!own_dlsym) own_dlsym = (dlsym_t)libc_function("dlsym");
+    return own_dlsym;
+}
+
+dlvsym_t real_dlvsym(void) {
+    if (!own_dlvsym) own_dlvsym = (dlvsym_t)libc_function("dlvsym");
+    return own_dlvsym;
+}
+
+/* As a rule before the program has threads, one of which could change the list of objects meanwhile. */
+__attribute__((constructor)) static void find(void) {
+    real_dlsym();
+    real_dlvsym();
 }

@@ -3,14 +3,7 @@
 #include "kerf.h"
 #include <dlfcn.h>
 
-typedef void *(*dlsym_t)(void *, const char *);
 static void *driver, *ourselves;
-
-dlsym_t real_dlsym(void) {
-    static dlsym_t found;
-    if (!found) found = (dlsym_t)libc_function("dlsym");
-    return found;
-}
 
 /* The linker's symbols of the begin and the end of this library in memory. */
 extern const char __ehdr_start[] __attribute__((visibility("hidden"))), _end[] __attribute__((visibility("hidden")));

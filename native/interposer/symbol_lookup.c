@@ -38,10 +38,13 @@ static const struct { const char *plain; int version, per_thread; const char *ex
 };
 enum { HOOKS = sizeof hooks / sizeof *hooks };
 
-typedef void *(*dlsym_t)(void *, const char *);
+/* Any other name is answered without a call of a function of the C library, as in linker.c. */
+static int is_gpu_name(const char *name) {
+    return (name[0] == 'c' && name[1] == 'u') || (name[0] == 'n' && name[1] == 'v' && name[2] == 'm' && name[3] == 'l');
+}
 
 static void *ours_of(const char *exact) {
-    if (strncmp(exact, "cu", 2) && strncmp(exact, "nvml", 4)) return NULL;
+    if (!is_gpu_name(exact)) return NULL;
     for (int i = 0; i < HOOKS; i++)
         if (!strcmp(hooks[i].exact, exact)) return hooks[i].hook;
     return NULL;
@@ -151,7 +154,7 @@ __attribute__((noinline, optimize("O2"))) static void *answer(void *handle, cons
     dlsym_t real = real_dlsym();
     void *hook = name ? hook_of(name) : NULL;
     if (hook) return hook;
-    if (name && !strncmp(name, "cu", 2) && is_unknown_form(name)) return NULL;
+    if (name && is_gpu_name(name) && is_unknown_form(name)) return NULL;
     handle = real_driver_behind(handle);
     if (name && ours_of(name)) return not_ours(real(handle, name), name);
     return real(handle, name);
@@ -164,14 +167,12 @@ EXPORT __attribute__((optimize("O2"))) void *kerf_dlsym_old(void *handle, const 
 }
 
 /* The driver's functions have no symbol versions, so any requested version matches. */
-typedef void *(*dlvsym_t)(void *, const char *, const char *);
 __attribute__((noinline, optimize("O2"))) static void *answer_versioned(void *handle, const char *name,
     const char *version) {
-    static dlvsym_t real;
+    dlvsym_t real = real_dlvsym();
     void *hook = name ? hook_of(name) : NULL;
-    if (!real) real = (dlvsym_t)libc_function("dlvsym");
     if (hook) return hook;
-    if (name && !strncmp(name, "cu", 2) && is_unknown_form(name)) return NULL;
+    if (name && is_gpu_name(name) && is_unknown_form(name)) return NULL;
     handle = real_driver_behind(handle);
     return real(handle, name, version);
 }

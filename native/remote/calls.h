@@ -20,6 +20,7 @@
  * between host and device or between processes, calls back into the program, or copies without saying in which
  * direction. The meaning of each call: NVIDIA's CUDA Driver API reference. */
 CALL(cuDriverGetVersion, , 2020, NONE, ASKED, 1, "o4")
+/* Without the server, by results.c. They stay in the list, which clients of earlier versions compare with theirs. */
 CALL(cuGetErrorName, , 6000, NONE, ASKED, 2, "u4 S")
 CALL(cuGetErrorString, , 6000, NONE, ASKED, 2, "u4 S")
 

@@ -6,6 +6,7 @@
  * above a shorter integer is cut off by the list of calls. */
 #define _GNU_SOURCE
 #include "client.h"
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,7 +76,7 @@ static CUresult pack(buffer_t *to, int count, const argument_t *arguments, const
         switch (one.kind) {
         case 'u': failed = put_word(to, value(words[i], one)); break;
         case 'h': case 'd': failed = put_word(to, words[i]); break;
-        case 'o': case 'H': case 'S': failed = put_word(to, pointer != NULL); break;
+        case 'o': case 'H': failed = put_word(to, pointer != NULL); break;
         case 'i': failed = put_bytes(to, pointer, one.bytes); break;
         case 'a': failed = put_bytes(to, pointer, one.bytes * value(words[i + 1], arguments[i + 1])); break;
         case 's': failed = put_bytes(to, pointer, pointer ? strlen(pointer) + 1 : 0); break;
@@ -97,33 +98,17 @@ static CUresult pack(buffer_t *to, int count, const argument_t *arguments, const
     return CUDA_SUCCESS;
 }
 
-/* Where the program keeps a string that a call returns: for ever, as the driver's own are. */
-static const char *kept(const char *text) {
-    static struct text { struct text *next; char text[]; } *_Atomic all;
-    for (struct text *one = all; one; one = one->next)
-        if (!strcmp(one->text, text)) return one->text;
-    struct text *made = malloc(sizeof *made + strlen(text) + 1);
-    if (!made) return "";
-    strcpy(made->text, text);
-    made->next = all;
-    while (!__atomic_compare_exchange_n((struct text **)&all, &made->next, made, 0, __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {}
-    return made->text;
-}
-
 static CUresult unpack(int socket, size_t bytes, int count, const argument_t *arguments, const uint64_t *words) {
     for (int i = 0; i < count; i++) {
         const argument_t one = arguments[i];
         void *to = (void *)(uintptr_t)words[i];
-        char text[256];
         size_t due = 0;
         if (!to) continue;
         if (one.kind == 'o') due = one.bytes;
         else if (one.kind == 'H') due = 8;
         else if (one.kind == 'B') due = value(words[one.bytes], arguments[one.bytes]);
-        else if (one.kind == 'S') due = sizeof text;
-        if (due > bytes || receive_all(socket, one.kind == 'S' ? text : to, due)) return lost();
+        if (due > bytes || receive_all(socket, to, due)) return lost();
         bytes -= due;
-        if (one.kind == 'S') text[sizeof text - 1] = 0, *(const char **)to = kept(text);
     }
     return bytes ? lost() : CUDA_SUCCESS;
 }
@@ -176,7 +161,7 @@ enum {
 };
 #undef FORM
 
-CUresult forward(int call, uint64_t *words) {
+static CUresult forward_whole(int call, uint64_t *words) {
     argument_t arguments[MAX_ARGUMENTS];
     const int count = arguments_of(call, arguments);
     CUresult result = ready();
@@ -200,6 +185,18 @@ CUresult forward(int call, uint64_t *words) {
         result = exchange(call, count, arguments, part);
         words[0] += part[2], words[1] += part[2], words[2] -= part[2];
     } while (!result && words[2]);
+    return result;
+}
+
+/* A thread is cancelled before a call or after it, as with the driver, whose calls are no cancellation points: here it
+ * would leave a ticket whose call is never sent. */
+CUresult forward(int call, uint64_t *words) {
+    int before;
+    if (call == number_cuGetErrorName) return describe((int)words[0], NAME, (const char **)(uintptr_t)words[1]);
+    if (call == number_cuGetErrorString) return describe((int)words[0], TEXT, (const char **)(uintptr_t)words[1]);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
+    const CUresult result = forward_whole(call, words);
+    pthread_setcancelstate(before, NULL);
     return result;
 }
 

@@ -21,6 +21,11 @@ int is_available(int call);          /* whether the driver there has it; 1 while
 int layout_of(uint64_t function, layout_t *to);
 void forget_layouts(void); /* functions are gone, and their handles may be those of others soon */
 
+/* results.c: the name or the description of a result of the driver; CUDA_ERROR_INVALID_VALUE and NULL where there is
+ * no such result. */
+enum description { NAME, TEXT };
+CUresult describe(int code, enum description which, const char **to);
+
 /* image.c: a module's image without the wrapper of nvcc, and its bytes. */
 const void *image_of(const void *image, size_t *bytes);
 #endif

@@ -85,6 +85,8 @@ static int dial(int for_life) {
 
 CUresult ready(void) {
     CUresult result = CUDA_SUCCESS;
+    int before;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* of one that is cancelled the mutex would stay locked */
     pthread_mutex_lock(&mutex);
     if (is_lost) result = ERROR_DEVICE_UNAVAILABLE;
     else if (life < 0) {
@@ -92,6 +94,7 @@ CUresult ready(void) {
         else if ((life = dial(1)) < 0) result = CUDA_ERROR_SYSTEM_NOT_READY;
     }
     pthread_mutex_unlock(&mutex);
+    pthread_setcancelstate(before, NULL);
     return result;
 }
 

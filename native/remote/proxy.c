@@ -36,8 +36,13 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { BUFFER = 128 << 10, LINE = 512, HANDSHAKE_S = 10, MOST_MIB = 64, MOST_CONNECTIONS = 4096, STACK = 512 << 10,
-    MOST_ROUNDS = 1000, PROBE_S = 30, MOST_STRANGERS = 256, MOST_OF_SLICE = 1024, FULL_MS = 100 };
+enum { BUFFER = 128 << 10, LINE = 512, HANDSHAKE_S = 10, MOST_MIB = 64, MOST_OF_CONTAINER = 4096,
+    STACK = 512 << 10, MOST_ROUNDS = 1000, PROBE_S = 30, MOST_STRANGERS = 256, FULL_MS = 100 };
+#ifndef OF_SLICE /* tests reach less */
+/* Each slice has OF_SLICE connections, whatever the others have, and may have up to MOST_OF_SLICE as long as all slices
+ * together have at most MOST_SHARED beyond their own. */
+enum { OF_SLICE = 256, MOST_OF_SLICE = 1024, MOST_SHARED = 3072 };
+#endif
 #ifndef LOOK_MS /* tests wait for less */
 #define LOOK_MS 5000
 #define GONE_MS 30000 /* without an answer to what was sent */
@@ -140,6 +145,7 @@ static void end_deadline(deadline_t *one) {
 /* Connections of each slice. 0, or -1 where it has as many as it may. */
 typedef struct use { struct use *next; int count; char slice[]; } use_t;
 static use_t *uses;
+static int shared; /* connections beyond OF_SLICE, of all slices */
 static pthread_mutex_t of_uses = PTHREAD_MUTEX_INITIALIZER;
 static int use_slice(const char *slice) {
     int failed = -1;
@@ -147,7 +153,8 @@ static int use_slice(const char *slice) {
     use_t *one = uses;
     while (one && strcmp(one->slice, slice)) one = one->next;
     if (!one && (one = calloc(1, sizeof *one + strlen(slice) + 1))) strcpy(one->slice, slice), one->next = uses, uses = one;
-    if (one && one->count < MOST_OF_SLICE) one->count++, failed = 0;
+    if (one && (one->count < OF_SLICE || (one->count < MOST_OF_SLICE && shared < MOST_SHARED)))
+        shared += one->count++ >= OF_SLICE, failed = 0;
     pthread_mutex_unlock(&of_uses);
     return failed;
 }
@@ -156,7 +163,8 @@ static void leave_slice(const char *slice) {
     for (use_t **at = &uses; *at; at = &(*at)->next) {
         use_t *one = *at;
         if (strcmp(one->slice, slice)) continue;
-        if (--one->count == 0) *at = one->next, free(one);
+        shared -= --one->count >= OF_SLICE;
+        if (one->count == 0) *at = one->next, free(one);
         break;
     }
     pthread_mutex_unlock(&of_uses);
@@ -323,6 +331,7 @@ static void answer_slice(SSL *tls, int tcp, const settings_t *settings, char *li
         return;
     }
     if (use_slice(slice)) {
+        say(slice, "refused: it has as many connections as it may");
         write_line(tls, "no, this slice has too many connections\n");
         return;
     }
@@ -528,13 +537,19 @@ static int accept_all(int from, const settings_t *settings, void *(*with)(void *
         }
         const int socket = accept4(from, NULL, NULL, SOCK_CLOEXEC);
         if (socket < 0) {
-            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) usleep(FULL_MS * 1000);
+            if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+                say("a connection has to wait", strerror(errno));
+                usleep(FULL_MS * 1000);
+            }
             continue;
         }
         connection_t *one = malloc(sizeof *one);
         if (one) *one = (connection_t){settings, socket};
         const int all = atomic_fetch_add(&connections, 1), new = serves ? atomic_fetch_add(&strangers, 1) : 0;
-        if (one && all < MOST_CONNECTIONS && new < MOST_STRANGERS && !pthread_create(&thread, &small, with, one)) continue;
+        const int full = serves ? new >= MOST_STRANGERS : all >= MOST_OF_CONTAINER;
+        const int failed = full ? 0 : !one ? ENOMEM : pthread_create(&thread, &small, with, one);
+        if (!full && !failed) continue;
+        say("a connection is refused", full ? "there are too many" : strerror(failed));
         atomic_fetch_sub(&connections, 1);
         if (serves) atomic_fetch_sub(&strangers, 1);
         free(one), close(socket);

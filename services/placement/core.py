@@ -377,7 +377,7 @@ class Core:
         self.profiles.attach(state)
         self.scheduler.admit(state, now)
         if self.phase == "leading":
-            self.preemption.migrations.place_successor(state, now)
+            self._out += self.preemption.migrations.place_successor(state, now)
 
     def _bound(self, state: PodState, now: float) -> None:
         hold = self.holds.bound(state.uid, now)

@@ -283,15 +283,24 @@ class Scheduler:
             self.late_claims.lost(kept)
             self._no_place(state, now, alone=not self._engine.is_plain(state))
             return None, []
-        late = self.late_claims.order([(state.uid, place.node)], now)
-        if late is not None:
-            # Volumes that bind late need the node first; the pod is tried again when its claims are bound.
-            self.late_claims.keep(state, place.node, TrialGrants.grant(state, place), now, kept)
-            self._queue.add(state, self._group_key(state), plain=False)
-            self._queue.mark_unschedulable(state.uid, now, pause_s=_CLAIMS_PAUSE_S)
+        if (late := self.await_volumes(state, place, now, kept)) is not None:
             return None, late
         self._queue.remove(state.uid)
         return place, []
+
+    def await_volumes(
+        self, state: PodState, place: Place, now: float, before: Kept | None = None
+    ) -> list[m.Command] | None:
+        """Keeps the place of a pod with volumes that bind late and need the node first: it is tried again when its
+        claims are bound. None: it has no such volumes. `before`: the place that was kept so far."""
+        late = self.late_claims.order([(state.uid, place.node)], now)
+        if late is not None:
+            self.late_claims.keep(state, place.node, TrialGrants.grant(state, place), now, before)
+            if self._gangs.of(state.uid) is None:
+                self._queue.add(state, self._group_key(state), plain=False)
+                self._queue.mark_unschedulable(state.uid, now)
+            self._queue.pause_for(state.uid, now, _CLAIMS_PAUSE_S)
+        return late
 
     def _decide_at(self, state: PodState, kept: Kept | None, within: Bools | None) -> Place | None:
         """The pod's place at the node where one was kept for it, if it still fits there."""

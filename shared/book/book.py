@@ -34,11 +34,12 @@ class Change(msgspec.Struct, frozen=True):
     """What a fact meant. pending: the pod may be placed (or no longer: see `PodState.wants_place`). void: its hold
     ended unbound. bound: it was seen bound. amended: the annotated amounts of its grant changed, or cannot change any
     more as it was booked. ended: it is gone or terminal. beside: a bound pod has other labels or begins to end, which
-    counts for the affinity and the spread of others. node, other: see `name`."""
+    counts for the affinity and the spread of others. node, other: see `name`. other of Pod: a pod was resized by
+    Kubernetes, and takes more or less of its node."""
 
     kind: Literal["pending", "void", "bound", "amended", "ended", "beside", "node", "other"]
     name: str
-    """The pod's uid, the node's name, or the kind of another object."""
+    """The pod's uid, the node's name, or a kind of objects."""
     grant_id: str = ""
 
 
@@ -113,6 +114,8 @@ class Book(Ledger):
         state = self._read(pod) if old is None or _reads_anew(old.pod, pod) else old
         if old is not None and state is not old:
             self._succeed(old, state)
+            if state.charged and state.demand != old.demand:
+                changes.append(Change("other", "Pod"))
         state.pod = pod
         self.pods[uid] = state
         self.uid_by_key[state.key] = uid
@@ -302,7 +305,7 @@ class Book(Ledger):
 
     def digest(self) -> dict[str, tuple[str, str]]:
         """What is charged to which pod, for comparing two books (P6)."""
-        rooms = {f"room/{uid}": (s.charged, "") for uid, s in self.pods.items() if s.charged}
+        rooms = {f"room/{uid}": (s.charged, repr(s.demand)) for uid, s in self.pods.items() if s.charged}
         return rooms | {f"grant/{g.grant_id}": (g.node, g.phase) for g in self.grants.values()}
 
 
@@ -313,7 +316,8 @@ def _stands_otherwise(before: Pod, after: Pod) -> bool:
 
 
 def _reads_anew(old: Pod, new: Pod) -> bool:
-    """Whether what a PodState reads of a pod may have changed: of its status only the names of its claims."""
+    """Whether what a PodState reads of a pod may have changed: of its status only the names of its claims and
+    a resize."""
     return (
         old.spec.resource_claims != new.spec.resource_claims
         or old.status.resource_claim_statuses != new.status.resource_claim_statuses

@@ -8,7 +8,8 @@ import msgspec
 
 from shared.model import names
 from shared.model.kube_object import Quantities
-from shared.model.objects import Pod
+from shared.model.objects import Container, ContainerStatus, Pod, PodSpec, PodStatus
+from shared.model.pod_resize import RESIZABLE, is_infeasible
 from shared.model.units import milli, whole
 
 MOST = 1 << 48
@@ -53,28 +54,39 @@ def effective(pod: Pod, amounts: Callable[[Quantities, Quantities], dict[str, in
     """The pod's effective request, of the resources that `amounts` reads from a container's requests and limits:
     containers and sidecars run together; an ordinary init container runs beside the sidecars that were started before
     it; the larger of the two counts, plus overhead. Pod-level resources, where set, take the place of the sum. (KEP-753
-    and KEP-2837; component-helpers' PodRequests.)
+    and KEP-2837; component-helpers' PodRequests.) While a pod is resized the larger of what it asks for and what it has
+    counts, and of a resize that is infeasible what it has.
 
     Raises QuantityError where a request is no quantity.
     """
+    statuses = {one.name: one for one in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
+
+    def of(asker: Container | PodSpec, status: ContainerStatus | PodStatus | None) -> dict[str, int]:
+        asked = {} if asker.resources is None else amounts(asker.resources.requests, asker.resources.limits)
+        if status is None or status.resources is None:
+            return asked
+        has = amounts(status.resources.requests, {})
+        _raise_to(has, amounts(status.allocated_resources, {}))
+        for name in [name for name in RESIZABLE if name in asked and name in has]:
+            asked[name] = has[name] if is_infeasible(pod) else max(asked[name], has[name])
+        return asked
+
     running: dict[str, int] = {}
     for container in pod.spec.containers:
-        _add(running, amounts(container.resources.requests, container.resources.limits))
+        _add(running, of(container, statuses.get(container.name)))
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in pod.spec.init_containers:
-        asked = amounts(container.resources.requests, container.resources.limits)
         if container.restart_policy == "Always":
-            _add(sidecars, asked)
+            _add(sidecars, of(container, statuses.get(container.name)))
             _raise_to(peak, sidecars)
         else:
             together = dict(sidecars)
-            _add(together, asked)
+            _add(together, of(container, None))
             _raise_to(peak, together)
     _add(running, sidecars)
     _raise_to(running, peak)
-    if pod.spec.resources is not None:
-        running |= amounts(pod.spec.resources.requests, pod.spec.resources.limits)
+    running |= of(pod.spec, pod.status)
     if pod.spec.overhead:
         _add(running, amounts(pod.spec.overhead, {}))
     return running

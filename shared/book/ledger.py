@@ -188,7 +188,10 @@ class Ledger:
 
     def reserve(self, placeholder: PodState, node: str, grant: Grant | None) -> None:
         """Reserves a place for a pod that may not have it yet. `placeholder` is its placeholder on the node, and not a
-        pod of the book. Capacity still in use there counts twice until it is released, so no other pod can get it."""
+        pod of the book. Capacity still in use there counts twice until it is released, so no other pod can get it. What
+        is reserved there already is booked once."""
+        if (known := self._node(node).pods.get(placeholder.uid)) is not None:
+            self.unreserve(known)
         self._charge(placeholder, node)
         if grant is not None:
             self._book(grant_state(grant, placeholder, node, "reserved"))

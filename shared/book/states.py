@@ -23,6 +23,7 @@ from shared.model.kube_object import OwnerReference
 from shared.model.life import UNTOLD, Life, read_life
 from shared.model.mig import geometry_of
 from shared.model.objects import Node, Pod
+from shared.model.pod_resize import resizing
 from shared.model.request import PodRequest, RequestError
 from shared.model.request_reader import read_request
 from shared.model.state_machine import Transitions
@@ -374,6 +375,7 @@ def is_read_alike(one: Pod, other: Pod) -> bool:
         and mine.scheduling_group == its.scheduling_group
         and mine.workload_ref == its.workload_ref
         and mine.affinity == its.affinity
+        and resizing(one) == resizing(other)
         and one.metadata.labels == other.metadata.labels
         and one.metadata.owner_references == other.metadata.owner_references
         and _annotations_read(one) == _annotations_read(other)

@@ -10,7 +10,8 @@ from shared.formats import UNREADABLE
 from shared.kube.gangs.decoder import decoder_of
 from shared.kube.resources import Resource
 from shared.model.kinds import KINDS, Object
-from shared.model.objects import Gang, version_number
+from shared.model.objects import Gang, Pod, version_number
+from shared.model.pod_resize import without_settled
 
 
 class Denied(Exception):
@@ -121,10 +122,11 @@ class Decoder:
 
     def _read(self, raw: msgspec.Raw) -> Any:
         try:
-            return self._object.decode(raw)
+            found = self._object.decode(raw)
         except msgspec.ValidationError:
             # The API server writes null for an empty list of a kind without omitempty, such as a claim's requests.
-            return self._object.decode(msgspec.json.encode(_without_nulls(msgspec.json.decode(raw))))
+            found = self._object.decode(msgspec.json.encode(_without_nulls(msgspec.json.decode(raw))))
+        return without_settled(found) if isinstance(found, Pod) else found
 
     def _title(self, raw: msgspec.Raw) -> str:
         try:

@@ -137,6 +137,21 @@ class MadeClaim(KubeObject, frozen=True):
     resource_claim_name: str = ""
 
 
+class HeldResources(KubeObject, frozen=True):
+    """What the kubelet has carried out."""
+
+    requests: Quantities = {}
+
+
+class ContainerStatus(KubeObject, frozen=True):
+    """What a container has, where that is not what its spec requests (`pod_resize`)."""
+
+    name: str = ""
+    allocated_resources: Quantities = {}
+    """What the kubelet has admitted."""
+    resources: HeldResources | None = None
+
+
 class PodStatus(KubeObject, frozen=True):
     phase: str = ""
     reason: str = ""
@@ -146,6 +161,13 @@ class PodStatus(KubeObject, frozen=True):
     nominated_node_name: str = ""
     conditions: tuple[Condition, ...] = ()
     resource_claim_statuses: tuple[MadeClaim, ...] = ()
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+    allocated_resources: Quantities = {}
+    resources: HeldResources | None = None
+    """Of pod-level resources, as of a container's."""
+    resize: str = ""
+    """Before Kubernetes 1.33: what became of the last resize."""
 
 
 class Pod(KubeObject, tag="Pod", tag_field="kind", frozen=True):

@@ -22,7 +22,7 @@ _ROUNDING = 1e-6
 def fair_shares(tree: Tree, waiting: Mapping[str, int]) -> dict[str, float]:
     """Returns GPU milli by queue.
 
-    `waiting`: by queue, the GPU milli requested in addition to what is used.
+    `waiting`: by queue, the GPU milli requested in addition to what is used (`Queues.wanted`).
     """
     wants: dict[str, float] = {}
     _want(tree.root, waiting, wants)

@@ -55,8 +55,11 @@ class Queues:
         self.look_around()
 
     def look_around(self) -> None:
-        """Updates capacities if nodes or inventories have changed."""
-        if self.tree is None or self.usage is None or self._stamp == self.book.stamp:
+        """Updates capacities if nodes or inventories have changed, and drops queues that are not needed any more."""
+        if self.tree is None or self.usage is None:
+            return
+        self.tree.drop_unused()
+        if self._stamp == self.book.stamp:
             return
         self._stamp = self.book.stamp
         arrays = self.book.arrays
@@ -120,10 +123,11 @@ class Queues:
         )
 
     def wanted(self) -> dict[str, int]:
-        """Returns the GPU milli that pending pods request, by queue."""
-        found: dict[str, int] = {}
+        """Returns the GPU milli that pending pods request beyond what is reserved, which counts as used; by queue.
+        Negative where a place is reserved for a pod that still runs elsewhere."""
         if self.usage is None:
-            return found
+            return {}
+        found = {name: -amount.gpu_milli for name, amount in self.usage.kept().items()}
         for state in self.book.pods.values():
             if state.wants_place and not state.charged and state.request is not None and not state.refusal:
                 name = self.usage.queue_of(state).name

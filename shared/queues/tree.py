@@ -52,6 +52,8 @@ class Branch:
         self.children: list[Branch] = []
         self.used = self.non_borrowing = NOTHING
         self.offer: Offer | None = None
+        self.pods = 0
+        """How many pods are counted in it."""
         self.stamp = 0
         self.heap: list[tuple[Key, int, Branch]] = []
         if parent is not None:
@@ -118,6 +120,8 @@ class Tree:
         """By queue that has children: what has run in it since before it had."""
         self._automatic: set[str] = set()
         """Those of namespaces that no queue is named after. Their names are not the policy's to give away."""
+        self._perhaps_unused: set[str] = set()
+        """Queues that were made, or lost a pod or their offer, since `drop_unused`."""
         self._dirty: dict[str, Branch] = {}
         waiting = {rule.name: rule for rule in policy.queues}
         for rule in policy.queues:
@@ -163,9 +167,30 @@ class Tree:
         if namespace not in self.queues:
             self.queues[namespace] = Branch(namespace, self.policy.default, self.root)
             self._automatic.add(namespace)
+            self._perhaps_unused.add(namespace)
         return self.queues[namespace]
 
+    def drop_unused(self) -> None:
+        """Drops queues of namespaces that have neither pods nor an offer; they are made again when they are needed. Not
+        to be called while a queue that `find` returned is in use."""
+        found = [self.queues[name] for name in self._perhaps_unused & self._automatic]
+        self._perhaps_unused.clear()
+        unused = {queue.name for queue in found if not queue.pods and queue.offer is None}
+        if unused:
+            self._automatic -= unused
+            self.root.children = [queue for queue in self.root.children if queue.name not in unused]
+        for name in unused:
+            del self.queues[name]
+
     # --- use ---------------------------------------------------------------------------------------------------
+
+    def enter(self, queue: Branch) -> None:
+        """A pod is counted in this queue from now on."""
+        queue.pods += 1
+
+    def leave(self, queue: Branch) -> None:
+        queue.pods -= 1
+        self._perhaps_unused.add(queue.name)
 
     def use(self, queue: Branch, amount: Amount, *, non_borrowing: bool) -> None:
         """Adds an amount to a queue's use; a negative amount is returned."""
@@ -187,6 +212,8 @@ class Tree:
     def put_offer(self, queue: Branch, offer: Offer | None) -> None:
         """Sets what this queue would try next; None if it has no pod to try."""
         queue.offer = offer
+        if offer is None:
+            self._perhaps_unused.add(queue.name)
         self._dirty[queue.name] = queue
 
     def next(self) -> Offer | None:

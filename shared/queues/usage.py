@@ -183,11 +183,12 @@ class Usage:
             named = "" if state is None else state.pod.metadata.labels.get(names.LABEL_QUEUE, "")
             queue = self.tree.find_running(named, namespace)
             known = self._of[uid] = _Counted(queue, state is not None and self.is_non_borrowing(state))
+            self.tree.enter(queue)
         return known
 
     def _use(self, counted: _Counted, amount: Amount) -> None:
         self.tree.use(counted.queue, amount, non_borrowing=counted.non_borrowing)
 
     def _forget(self, uid: str, counted: _Counted) -> None:
-        if not counted.grants and counted.room == NOTHING:
-            self._of.pop(uid, None)
+        if not counted.grants and counted.room == NOTHING and self._of.pop(uid, None) is not None:
+            self.tree.leave(counted.queue)

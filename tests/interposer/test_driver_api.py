@@ -187,6 +187,18 @@ def test_the_list_equals_the_headers(wheels: list[Path]) -> None:
     assert driver_api.render(FUNCTIONS) == driver_api.LIST.read_text()
 
 
+def test_the_remote_client_names_the_results_of_the_headers(wheels: list[Path]) -> None:
+    expected: dict[str, str] = {}
+    for path in wheels:
+        with zipfile.ZipFile(path) as wheel:
+            (name,) = (name for name in wheel.namelist() if name.endswith("/include/cuda.h"))
+            header = wheel.read(name).decode()
+        results = header[header.index("typedef enum cudaError_enum") : header.index("} CUresult;")]
+        expected |= dict(re.findall(r"^\s*(CUDA_\w+)\s*=\s*(\d+)", results, re.MULTILINE))
+    named = re.findall(r'\{(\d+), "(\w+)"', (INTERPOSER.parent / "remote" / "results.c").read_text())
+    assert {name: code for code, name in named} == expected
+
+
 OURS = {
     "alloc_prop_t": "CUmemAllocationProp",
     "pool_prop_t": "CUmemPoolProps",

@@ -78,16 +78,14 @@ class Recorder:
 
 
 class Ends:
-    def __init__(self, folder: Path, server: Server) -> None:
+    def __init__(self, folder: Path, server: Server, program: Path | None = None) -> None:
+        """`program`: another proxy than the one that is built."""
         self.server, self._work = server, folder
         self.pki = Pki(folder / "pki")
         self.port = free_port()
         self.folder = folder / "serving"
-        (self.folder / SLICE).mkdir(parents=True)
-        (self.folder / SLICE / "secret").write_text(SECRET)
-        (self.folder / SLICE / "peer").write_text("client")
-        (self.folder / SLICE / "socket").symlink_to(server.socket)
-        self.program = server.program("remote/proxy")
+        self.serve(SLICE)
+        self.program = program or server.program("remote/proxy")
         self.proxies: dict[Path, subprocess.Popen[str]] = {}
         self._recorders: list[Recorder] = []
         certificate, key = self.pki.node("gpu")
@@ -102,6 +100,12 @@ class Ends:
             process.communicate()
         for recorder in self._recorders:
             recorder.close()
+
+    def serve(self, slice_: str) -> None:
+        (self.folder / slice_).mkdir(parents=True)
+        (self.folder / slice_ / "secret").write_text(SECRET)
+        (self.folder / slice_ / "peer").write_text("client")
+        (self.folder / slice_ / "socket").symlink_to(self.server.socket)
 
     def connect(self, node: str, *, peer: str = "gpu", address: str = "") -> Path:
         """Starts the proxy of a container on `node`; returns the socket that its programs use."""

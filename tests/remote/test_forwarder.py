@@ -35,6 +35,11 @@ def test_calls_of_two_threads_keep_the_order_in_which_the_program_made_them(serv
     assert serve().run("order", "200") == [mixed(3, *range(400))]
 
 
+def test_a_thread_is_cancelled_between_calls_not_during_one(serve: Serve) -> None:
+    """Otherwise a lock stays taken, or a ticket's call is never sent, and the other threads wait for ever."""
+    assert serve().run("cancel") == [mixed(3, 1, 2)]
+
+
 def test_the_slices_limit_holds_for_a_remote_program_to_the_byte(serve: Serve) -> None:
     server = serve(limit=64 * MIB)
     assert server.run("limit", "2048") == [32, OUT_OF_MEMORY]
@@ -84,6 +89,22 @@ def test_a_program_without_a_server_is_told_where_it_looked(serve: Serve, tmp_pa
     _, err = program.communicate(timeout=30)
     assert program.returncode != 0
     assert str(tmp_path / "nothing") in err
+
+
+@pytest.mark.parametrize("is_there", [True, False], ids=["with a server", "without"])
+def test_a_result_has_its_name_and_description_without_a_server(serve: Serve, tmp_path: Path, is_there: bool) -> None:
+    """A program asks for both to say why it cannot begin. Of an unknown result the driver returns NULL."""
+    program = serve().client("results", "0", "2", "802", "54321", through=None if is_there else tmp_path / "nothing")
+    out, err = program.communicate(timeout=30)
+    assert program.returncode == 0, err
+    assert out.splitlines() == [
+        "0" if is_there else "802",
+        "0 CUDA_SUCCESS 0 no error",
+        "0 CUDA_ERROR_OUT_OF_MEMORY 0 out of memory",
+        "0 CUDA_ERROR_SYSTEM_NOT_READY 0 system not yet initialized",
+        "1 NULL 1 NULL",
+        "1",
+    ]
 
 
 def test_a_fault_of_one_program_ends_no_other(serve: Serve) -> None:

@@ -18,6 +18,7 @@ from tests.remote.nodes import SECRET, SLICE, Ends, Pki, free_port
 from tests.remote.remote import Server, mixed, until
 
 Serve = Callable[..., Server]
+SOURCES = Path(__file__).resolve().parents[2] / "native" / "remote"
 
 
 @pytest.fixture
@@ -155,6 +156,36 @@ def test_strangers_have_at_most_256_connections_and_those_who_are_known_keep_the
         assert known.recv(1) == b"r"
         made[0].close()
         until(lambda: _is_served(ends))
+    ends.serves.kill()
+    assert "a connection is refused: there are too many" in ends.serves.communicate()[1]
+
+
+def test_slices_that_hold_all_they_can_leave_each_other_slice_its_own(tmp_path: Path, serve: Serve) -> None:
+    """A proxy in which a slice has two connections of its own, may have four, and all share three."""
+    sources = [str(SOURCES / name) for name in ("proxy.c", "log.c")]
+    bounds = ["-DOF_SLICE=2", "-DMOST_OF_SLICE=4", "-DMOST_SHARED=3"]
+    program, names = tmp_path / "proxy", ("one", "two", "three")
+    libraries = ["-lssl", "-lcrypto", "-lpthread"]
+    subprocess.run(["cc", "-O1", "-std=gnu11", *bounds, "-o", str(program), *sources, *libraries], check=True)
+    with Ends(tmp_path, serve(), program) as ends, contextlib.ExitStack() as stack:
+        for name in names:
+            ends.serve(name)
+
+        def hold(name: str) -> str:
+            connection = stack.enter_context(ends.dialled(ends.pki.node("client")))
+            connection.sendall(f"kerf/1 slice {name} {SECRET}\n".encode())
+            return connection.recv(256).decode().strip()
+
+        refused = "no, this slice has too many connections"
+        assert [hold("one") for _ in range(5)] == ["ok"] * 4 + [refused]
+        assert [hold("two") for _ in range(4)] == ["ok"] * 3 + [refused]
+        assert [hold("three") for _ in range(3)] == ["ok"] * 2 + [refused]
+        assert ends.ask(ends.pki.node("client"), "kerf/1 probe 65\n") == "no, too much"
+        stack.close()
+        for _ in range(3):
+            until(lambda: hold("three") == "ok")
+        ends.serves.kill()
+        assert "one: refused: it has as many connections as it may" in ends.serves.communicate()[1]
 
 
 def test_a_node_that_is_silent_is_asked_after_10_s_whether_it_is_there(ends: Ends) -> None:

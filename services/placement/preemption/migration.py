@@ -8,7 +8,8 @@ then the replacement is placed like any other pod. So is a member of a gang that
 decided together or not at all.
 
 The replacement may appear before its place is free, if another pod that migrates by the same plan still has it. Then
-it is pending, and gets the place before any other pod is tried.
+it is pending, and gets the place before any other pod is tried. One with volumes that bind late has its place kept by
+`LateClaims` from then on.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from collections.abc import Iterable
 
 import msgspec
 
+from services.placement import messages as m
 from services.placement.protocol.capacity_changes import CapacityChanges
 from services.placement.protocol.commit import Committer
+from services.placement.scheduling.late_claims import LateClaims
 from shared.book.book import Book
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
@@ -37,8 +40,16 @@ class ReservedPlace(msgspec.Struct):
 
 
 class Migrations:
-    def __init__(self, committer: Committer, book: Book, gangs: Gangs, capacity_changes: CapacityChanges) -> None:
+    def __init__(
+        self,
+        committer: Committer,
+        book: Book,
+        gangs: Gangs,
+        capacity_changes: CapacityChanges,
+        late_claims: LateClaims,
+    ) -> None:
         self._committer, self._book, self._gangs, self._capacity_changes = committer, book, gangs, capacity_changes
+        self._late_claims = late_claims
         self._kept: dict[str, list[ReservedPlace]] = {}
         """The reserved places by the uid of the controller."""
         self._cursor = 0
@@ -57,7 +68,7 @@ class Migrations:
         kept = ReservedPlace(victim.uid, placeholder, place, until, gang=self._gang(victim.uid))
         self._kept.setdefault(state.controller_uid, []).append(kept)
 
-    def place_successor(self, state: PodState, now: float) -> None:
+    def place_successor(self, state: PodState, now: float) -> list[m.Command]:
         """Gives a pending pod the place that is reserved for it, if there is one.
 
         Only a pod whose predecessor is terminating or gone is a replacement. Another pod of the same controller waits
@@ -76,23 +87,26 @@ class Migrations:
             ),
             None,
         )
-        if kept is not None and state.wants_place and not state.refusal and not state.excluded:
-            self._hand_over(state, kept, now)
+        if kept is None or not state.wants_place or state.refusal or state.excluded or self._has_place(state):
+            return []
+        return self._hand_over(state, kept, now)
 
-    def advance(self, now: float) -> None:
+    def advance(self, now: float) -> list[m.Command]:
         """Tries the early replacements again if the book has changed. Called before other pods are tried."""
         if not self._kept or self._cursor == self._book.arrays.cursor:
-            return
+            return []
+        out: list[m.Command] = []
         for owner, many in list(self._kept.items()):
             for kept in [k for k in many if k.comes]:
                 state = self._book.pods.get(kept.comes)
                 if state is None:
                     kept.comes = ""
-                elif state.charged or not state.wants_place or not self._may_replace(state.uid, kept):
+                elif self._has_place(state) or not state.wants_place or not self._may_replace(state.uid, kept):
                     self._drop(owner, kept)
                 else:
-                    self._hand_over(state, kept, now)
+                    out += self._hand_over(state, kept, now)
         self._cursor = self._book.arrays.cursor
+        return out
 
     def release_unevicted(self, victims: Iterable[str]) -> None:
         """Releases the places of victims that were not evicted when their plan was cancelled."""
@@ -118,14 +132,21 @@ class Migrations:
         state = self._book.pods.get(uid)
         return state is None or state.ended or state.pod.metadata.deletion_timestamp is not None
 
-    def _hand_over(self, state: PodState, kept: ReservedPlace, now: float) -> None:
-        if kept.place.node not in self._book.nodes:
-            return
-        if self._committer.take([(state.uid, kept.place.node)], now, lambda _: self._book.unreserve(kept.placeholder)):
-            self._forget(state.controller_uid, kept)
-        else:
-            self._book.reserve(kept.placeholder, kept.place.node, kept.place.grant)
+    def _has_place(self, state: PodState) -> bool:
+        """Whether it holds a place, or one is kept for it while its volumes are made there."""
+        return bool(state.charged or self._late_claims.node_of(state.uid))
+
+    def _hand_over(self, state: PodState, kept: ReservedPlace, now: float) -> list[m.Command]:
+        node, placeholder = kept.place.node, kept.placeholder
+        if node not in self._book.nodes:
+            return []
+        ordered = self._committer.take([(state.uid, node)], now, lambda _: self._book.unreserve(placeholder))
+        if ordered is None:
+            self._book.reserve(placeholder, node, kept.place.grant)
             kept.comes = state.uid
+            return []
+        self._forget(state.controller_uid, kept)
+        return ordered
 
     def _drop(self, owner: str, kept: ReservedPlace) -> None:
         self._capacity_changes.note()

@@ -58,7 +58,7 @@ class Preemption:
         self._committer, self._scheduler, self._book, self._fair = committer, scheduler, book, fair
         self._gangs = gangs
         self._batcher, self._suspender, self._capacity_changes = batcher, suspension, capacity_changes
-        self.migrations = Migrations(committer, book, gangs, capacity_changes)
+        self.migrations = Migrations(committer, book, gangs, capacity_changes, scheduler.late_claims)
         self.turns = Turns(book, turns, suspension, clock)
         self.reservations = Reservations(
             engine, gangs, PreemptionPolicy(fair, gangs), suspension, self.migrations, turns=self.turns
@@ -87,8 +87,7 @@ class Preemption:
 
     def advance(self, term: int, now: float) -> list[m.Command]:
         """Places the beneficiaries of plans whose capacity is free. Called before other pods are tried."""
-        out: list[m.Command] = []
-        self.migrations.advance(now)
+        out = self.migrations.advance(now)
         for found, reason in self.reservations.obsolete(now):
             out += self._give_up(found, reason, term, now)
         for found in [r for r in self.reservations.values() if r.closing and self.reservations.settled(r)]:
@@ -111,7 +110,7 @@ class Preemption:
             with self._book.without_room(self.reservations.placeholders_beside(plan)):
                 placed = self._committer.take(places, now, release)
             self._end(found, now)
-            if not placed:
+            if placed is None:
                 out += self._over(
                     found, term, self._abandon(plan, "the victims were evicted, but the pod no longer fits on the node")
                 )

@@ -99,16 +99,16 @@ class Committer:
         self.idle = attempts == 0
         return out
 
-    def take(self, places: Sequence[tuple[str, str]], now: float, release: Callable[[str], None]) -> bool:
+    def take(
+        self, places: Sequence[tuple[str, str]], now: float, release: Callable[[str], None]
+    ) -> list[m.Command] | None:
         """Gives these pods, by uid, the places on these nodes that are reserved for them, by ordinary decisions.
-        Returns False if one of them no longer fits there, or has volumes that have yet to be bound to that node
-        (`LateClaims.order`); then none has a place.
+        Returns None if one of them no longer fits there: then none has a place. One with volumes that have yet to be
+        bound to its node has its place kept for that, and what is to be ordered is returned.
 
         `release` releases what is reserved for a pod. It is called just before that pod is decided: it may get another
         GPU than the reserved one, and what is reserved for the others must not become that.
         """
-        if self._scheduler.late_claims.are_left(places):
-            return False
         placed: list[Placed] = []
         gang, transaction = self._gangs.of(places[0][0]), Transaction(self._book)
         for uid, node in places:
@@ -118,7 +118,10 @@ class Committer:
             place = self._engine.decide(state, self._engine.only(node))
             if place is None:
                 transaction.roll_back()
-                return False
+                return None
+            if (late := self._scheduler.await_volumes(state, place, now)) is not None:
+                transaction.roll_back()
+                return late
             grant = self._grants.grant(state, place)
             transaction.hold(state.uid, place.node, grant)
             placed.append(Placed(state, place, grant))
@@ -127,7 +130,7 @@ class Committer:
             self._queue.remove(one.state.uid)
             self._record(one.state, one.place, one.grant, now, gang="" if gang is None else gang.name)
             self._scheduler.note(one.state, now)
-        return True
+        return []
 
     def _decide_gang(self, gang: GangState, uid: str, now: float) -> list[m.Command]:
         """All members that the gang needs, or none. The decisions are gathered together, so they are in one record."""

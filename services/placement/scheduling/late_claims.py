@@ -52,10 +52,6 @@ class LateClaims:
             SelectNode(namespace=namespace, claim=name, node=node, volume=volume) for name, volume in chosen.items()
         )
 
-    def are_left(self, places: Iterable[tuple[str, str]]) -> bool:
-        """Whether one of these pods, by uid, has claims that need its node before it can be bound there."""
-        return any(self.of(self._book.pods[uid], node) for uid, node in places)
-
     def order(self, places: Iterable[tuple[str, str]], now: float) -> list[m.Command] | None:
         """Orders such claims of pods, by uid, to their nodes; None: there are none, or all are bound."""
         late = [(uid, claims) for uid, node in places if (claims := self.of(self._book.pods[uid], node))]

@@ -163,6 +163,9 @@ class Queue:
                 heapq.heappush(later, (paused_until, *heapq.heappop(heads)))
             else:
                 found = entry
+        if not heads and not later:  # perhaps of a namespace that is gone
+            self._heads.pop(queue, None)
+            self._later.pop(queue, None)
         if queue and later and later[0][0] < self._resume_at.get(queue, math.inf):
             self._resume_at[queue] = later[0][0]
             heapq.heappush(self._resumes, (later[0][0], queue))

@@ -11,7 +11,9 @@
  * remote info                  device's memory, its name, and the free memory
  * remote capture ROUNDS        a graph of kernels, launched ROUNDS times: the word
  * remote fork                  a child after the parent has used the GPU: the word of each
+ * remote cancel                threads that are cancelled during the first call of all, of their own, and a launch: the word
  * remote hold-launches COUNT   as mix, in two steps: prints "ready" and waits for a line before it launches
+ * remote results CODE...        the error of cuInit, printed; then the name and the description of each result
  * remote hold MIB              allocates, prints 1, and waits until its input ends; then frees and prints the error */
 #include "api.h"
 #include <pthread.h>
@@ -68,6 +70,25 @@ static void *take_turns(void *of) {
     return NULL;
 }
 
+/* The request is there before the call, so any cancellation point in it would end the thread. */
+enum { FIRST_OF_ALL, FIRST_OF_THREAD, LAUNCH };
+static void *be_cancelled(void *of) {
+    const int during = *(int *)of;
+    if (during == LAUNCH) NEED(CALL(cuCtxSetCurrent, , 4000)(context));
+    pthread_cancel(pthread_self());
+    if (during == FIRST_OF_ALL) NEED(CALL(cuInit, , 2000)(0));
+    if (during == FIRST_OF_THREAD) NEED(CALL(cuCtxSetCurrent, , 4000)(context));
+    if (during == LAUNCH) NEED(launch_mix(shared, 1, NULL));
+    pthread_testcancel();
+    return NULL;
+}
+static void cancel_a_thread(int during) {
+    pthread_t thread;
+    void *returned;
+    if (pthread_create(&thread, NULL, be_cancelled, &during) || pthread_join(thread, &returned)) exit(4);
+    if (returned != PTHREAD_CANCELED) exit(5);
+}
+
 static void copies(size_t bytes, int times) {
     CUdeviceptr one, two, kept;
     uint64_t *buffer = calloc(1, bytes);
@@ -113,6 +134,18 @@ int main(int argc, char **argv) {
     const char *what = argv[1];
     const int count = argc > 2 ? atoi(argv[2]) : 0;
     open_driver();
+    if (!strcmp(what, "results")) {
+        printf("%d\n", CALL(cuInit, , 2000)(0));
+        for (int i = 2; i < argc; i++) {
+            const char *name = "unset", *text = "unset";
+            const int named = CALL(cuGetErrorName, , 6000)(atoi(argv[i]), &name);
+            const int described = CALL(cuGetErrorString, , 6000)(atoi(argv[i]), &text);
+            printf("%d %s %d %s\n", named, name ? name : "NULL", described, text ? text : "NULL");
+        }
+        printf("%d\n", CALL(cuGetErrorString, , 6000)(0, (const char **)NULL));
+        return 0;
+    }
+    if (!strcmp(what, "cancel")) cancel_a_thread(FIRST_OF_ALL);
     context = use_device(0);
     mix = kernel("mix");
     if (!strcmp(what, "limit")) {
@@ -121,6 +154,13 @@ int main(int argc, char **argv) {
         int pieces = 0;
         while (!(result = CALL(cuMemAlloc, _v2, 3020)(&got, (size_t)count << 10))) pieces++;
         printf("%d %d\n", pieces, result);
+    } else if (!strcmp(what, "cancel")) {
+        shared = word_of(3);
+        cancel_a_thread(FIRST_OF_THREAD);
+        cancel_a_thread(LAUNCH);
+        NEED(launch_mix(shared, 2, NULL));
+        wait_for_all();
+        printf("%lu\n", read_word(shared));
     } else if (!strcmp(what, "mix")) {
         job_t jobs[16];
         const int threads = argc > 3 ? atoi(argv[3]) : 1;

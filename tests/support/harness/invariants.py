@@ -26,8 +26,10 @@ def check(core: Core, commands: Sequence[m.Command]) -> None:
     assert core.book.leaving.keys() == leaving, "the index of leaving grants is not what is booked"
     if len(core.book.grants) <= MAX_GRANTS_CHECKED:
         _placed_pods_are_indexed(core.book)
+        _use_of_queues_adds_up(core)
         for node in core.book.nodes.values():
             _free_capacity_adds_up(core, node)
+            _room_adds_up(node)
             _cpus_beside_gpus_add_up(node)
 
 
@@ -72,6 +74,28 @@ def _reservations_are_bounded(core: Core) -> None:
     for one in kept.values():
         assert not one.placeholders, f"what is reserved for {one.name} is booked between two inputs"
         assert not any(f"head/{uid}" in core.book.grants for uid in one.places), f"{one.name} has a grant of no pod"
+
+
+def _room_adds_up(node: NodeState) -> None:
+    demands = [state.demand for state in node.pods.values()]
+    amounts = (
+        sum(d.cpu_milli for d in demands),
+        sum(d.memory_bytes for d in demands),
+        sum(d.ephemeral_bytes for d in demands),
+    )
+    counted = (node.cpu_used, node.memory_used, node.ephemeral_used)
+    assert counted == amounts, f"{node.name}: its pods take {amounts} of CPU, memory and storage, counted as {counted}"
+
+
+def _use_of_queues_adds_up(core: Core) -> None:
+    """In total: a pod stays in the queue of its first booking, whatever becomes of its label."""
+    if core.fair.tree is None:
+        return
+    demands = [state.demand for node in core.book.nodes.values() for state in node.pods.values() if state.ours]
+    taken = (sum(d.cpu_milli for d in demands), sum(d.memory_bytes for d in demands))
+    used = [queue.used for queue in core.fair.tree.root.children]
+    counted = (sum(u.cpu_milli for u in used), sum(u.memory_bytes for u in used))
+    assert counted == taken, f"pods take {taken} of CPU and memory, counted in queues as {counted}"
 
 
 def _cpus_beside_gpus_add_up(node: NodeState) -> None:

@@ -198,7 +198,7 @@ class Fair(Queues):
         if queue is self.tree.unassigned:
             return None
         borrows = queue.used.gpu_milli > (queue.guaranteed[0] or 0)
-        others = [self.tree.queues[name] for name in waiting if name not in (queue.name, UNASSIGNED)] if borrows else []
+        others = [self._branch(self.tree, name) for name in waiting if name != queue.name] if borrows else []
         return QueueExplanation(
             name=queue.name,
             gpu_milli_used=queue.used.gpu_milli,
@@ -215,7 +215,7 @@ class Fair(Queues):
         kept = self.usage.kept()
         total = dict(waiting)
         for name, count in waiting.items():
-            for at in () if name == UNASSIGNED else list(self.tree.queues[name].path())[1:]:
+            for at in list(self._branch(self.tree, name).path())[1:]:
                 total[at.name] = total.get(at.name, 0) + count
         found: list[QueueStanding] = []
         todo = [queue for queue in reversed(self.tree.root.children) if queue is not self.tree.unassigned]
@@ -247,4 +247,5 @@ class Fair(Queues):
 
     @staticmethod
     def _branch(tree: Tree, queue_name: str) -> Branch:
-        return tree.unassigned if queue_name == UNASSIGNED else tree.queues[queue_name]
+        """A queue that is not there is that of a namespace, whose pods wait."""
+        return tree.unassigned if queue_name == UNASSIGNED else tree.queues.get(queue_name) or tree.find("", queue_name)

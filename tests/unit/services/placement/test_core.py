@@ -10,6 +10,7 @@ from services.placement.protocol.write_batcher import GATHER_S
 from shared.contracts.commands import Answer, TouchPod
 from shared.contracts.log import DecisionBatch
 from shared.model.grant import decode_grant
+from shared.model.objects import ContainerStatus, HeldResources, Pod
 from tests.support import build
 from tests.support.harness.placement import Placement, only
 from tests.unit.services.placement.core_pods import HALF
@@ -24,6 +25,30 @@ def test_a_decision_is_in_the_log_before_its_binding_goes_out() -> None:
     commands = placement.send(m.Appended(sequence=500))
     assert only(commands, m.SendBinds)[0].sequence == 500
     assert decode_grant(only(commands, m.SendBinds)[0].binds[0].grant).sequence == 500
+
+
+def test_a_resize_by_kubernetes_counts_as_far_as_the_kubelet_has_carried_it_out() -> None:
+    """A growth that could never fit closed the node, and a shrink gave away what the pod still had."""
+
+    def sized(pod: Pod, wants: str, has: str, **told: str) -> Pod:
+        made = build.gpu_pod("x", gpus=1, requests={"cpu": wants}).spec.containers
+        held = ContainerStatus(name="c", resources=HeldResources(requests={"cpu": has}))
+        status = msgspec.structs.replace(pod.status, container_statuses=(held,), **told)
+        spec = msgspec.structs.replace(pod.spec, containers=made)
+        return msgspec.structs.replace(build.newer(pod), spec=spec, status=status)
+
+    placement = Placement().nodes("n", gpus=3)
+    placement.facts(build.gpu_pod("x", gpus=1, requests={"cpu": "1"}, uid="x"))
+    pod = placement.bind(placement.core.book.pods["x"].pod)
+    placement.facts(pod := sized(pod, "1000", "1", resize="Infeasible"))
+    placement.facts(build.gpu_pod("beside", gpus=1, requests={"cpu": "3"}, uid="beside"))
+    assert "beside" in placement.binds(), "the node is not full"
+    placement.facts(pod := sized(pod, "60", "1", resize="InProgress"))
+    placement.facts(pod := sized(pod, "1", "60"))
+    placement.facts(build.gpu_pod("later", gpus=1, requests={"cpu": "3"}, uid="later"))
+    assert "later" not in placement.binds(), "the pod has 60 CPUs"
+    placement.facts(sized(pod, "1", "1"))
+    assert "later" in placement.binds(), "and gives them back now"
 
 
 def test_a_hold_that_the_log_does_not_have_yet_is_not_sent_however_long_that_takes() -> None:

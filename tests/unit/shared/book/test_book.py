@@ -258,6 +258,18 @@ def _audit(made: Book) -> None:
         assert np.count_nonzero(made.arrays.gpu_total_mib[node.row]) == len(node.gpus)
 
 
+def test_a_place_that_is_reserved_twice_is_booked_once() -> None:
+    book = Book()
+    book.apply(Put(object=build.node("a")))
+    book.apply(Put(object=(pod := build.pod("p", requests={"cpu": "2"}))))
+    placeholder = book.pods[pod.metadata.uid].placeholder("kept")
+    for _ in range(2):
+        book.reserve(placeholder, "a", None)
+    assert book.nodes["a"].cpu_used == 2000
+    book.unreserve(placeholder)
+    assert book.nodes["a"].cpu_used == 0
+
+
 def test_an_end_that_is_reported_twice_is_one_end() -> None:
     """Otherwise its grant was booked once more, and the GPU had less for ever."""
     pod = build.bound(build.gpu_pod("p", memory="1Gi"), "n", grant("g"))

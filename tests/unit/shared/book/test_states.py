@@ -10,7 +10,15 @@ import pytest
 from shared.book.states import is_read_alike, pod_state, state_like
 from shared.model import names
 from shared.model.kube_object import OwnerReference
-from shared.model.objects import Pod, PodClaim, SchedulingGroup, WorkloadReference
+from shared.model.objects import (
+    ContainerStatus,
+    HeldResources,
+    Pod,
+    PodClaim,
+    PodStatus,
+    SchedulingGroup,
+    WorkloadReference,
+)
 from tests.support import build
 
 NOTES = {names.ANNOTATION_GPU_USE: "busy=60%", names.ANNOTATION_TURNS: "allowed", names.ANNOTATION_GANG: "g",
@@ -86,6 +94,15 @@ def test_a_binding_changes_nothing_that_is_read() -> None:
 def test_a_field_that_is_read_tells_pods_apart(change: dict[str, Any]) -> None:
     pod = written("p")
     assert not is_read_alike(pod, with_spec(pod, **change))
+
+
+def test_a_resize_by_kubernetes_tells_pods_apart() -> None:
+    pod = written("p")
+    has = ContainerStatus(name="c", resources=HeldResources(requests={"cpu": "2"}))
+    shrinks = msgspec.structs.replace(pod, status=PodStatus(container_statuses=(has,)))
+    failed = msgspec.structs.replace(shrinks.status, resize="Infeasible")
+    assert not is_read_alike(pod, shrinks)
+    assert not is_read_alike(shrinks, msgspec.structs.replace(pod, status=failed))
 
 
 @pytest.mark.parametrize("change", [

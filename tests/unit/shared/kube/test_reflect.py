@@ -110,6 +110,23 @@ def test_a_watch_list_ends_with_its_bookmark() -> None:
     assert (reflection.listing, reflection.resource_version) == (False, "9")
 
 
+def test_amounts_of_a_pods_status_are_kept_only_while_it_is_resized() -> None:
+    """Kubernetes repeats for each container what its spec has: nobody needs that twice, for 100,000 pods."""
+    decoder = Decoder(POD)
+
+    def held(cpu: str) -> tuple[object, ...]:
+        has = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
+        spec = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "1"}}}]}
+        seen = {"kind": "Pod", "metadata": {"name": "a"}, "spec": spec, "status": {"containerStatuses": [has]}}
+        (kept,) = decoder.page(json.dumps({"items": [seen]}).encode()).objects
+        assert decoder.event(line("MODIFIED", **seen))[1] == kept
+        assert isinstance(kept, Pod)
+        return kept.status.container_statuses
+
+    assert held("1") == ()
+    assert len(held("2")) == 1
+
+
 def test_an_aborted_list_reports_no_deletion(listed: Reflection) -> None:
     listed.begin_list()
     listed.listed([pod("b", 9)])

@@ -11,6 +11,7 @@ from shared.book.states import PodState
 from shared.contracts.facts import Gone, Put
 from shared.contracts.policy import read_queues
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.queues.fair_shares import fair_shares
 from shared.queues.preemption_policy import PreemptionPolicy
 from shared.queues.queues import Queues
 from tests.support import build
@@ -95,6 +96,27 @@ def test_weights_decide_beyond_guarantees() -> None:
     assert fixture.refuses([beneficiary], [a[3]]) == ""
     two = [beneficiary, fixture.wait("b-1", "b")]
     assert fixture.refuses(two, a[2:]) != ""
+
+
+def test_what_is_reserved_counts_once_in_fair_shares() -> None:
+    """For a pending pod, or for one that is to move: the preemptor, which has no reservations on its book, computes the
+    same."""
+    fixture = QueueFixture("queues: [{name: a}, {name: p}, {name: b, parent: p}]", gpus=6)
+    moves, _ = (fixture.run(f"a-{i}", "a", gpus=2) for i in range(2))
+    waits = fixture.wait("b", "b", gpus=1)
+
+    def found() -> dict[str, float]:
+        assert fixture.queues.tree is not None
+        return fair_shares(fixture.queues.tree, fixture.queues.wanted())
+
+    before = found()
+    assert (before["a"], before["p"], before["b"]) == (4000, 1000, 1000)
+    for number, state in enumerate((waits, moves)):
+        share = GpuShare(node="n", uuid=f"n-gpu-{4 + number}", memory_mib=81_920, compute_milli=1000)
+        part = ContainerGrant(strategy="exclusive", gpus=(share,))
+        grant = Grant(grant_id=f"reserved-{number}", term=1, containers={"c": part})
+        fixture.book.reserve(state.placeholder(f"reserved/{number}"), "n", grant)
+    assert found() == before
 
 
 def test_parent_queues_are_compared_with_each_other() -> None:

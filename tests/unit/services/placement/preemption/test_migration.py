@@ -8,13 +8,15 @@ import msgspec
 import pytest
 
 from services.placement import messages as m
+from shared.contracts.commands import SelectNode
 from shared.contracts.facts import Gone
 from shared.contracts.preemption import Plan
 from shared.model.grant import decode_grant
 from shared.model.kube_object import OwnerReference
-from shared.model.objects import Pod
+from shared.model.objects import Pod, PvcSource, Volume
 from tests.support import build
 from tests.support.harness.proposals import Proposals, empty_cluster, refused
+from tests.support.late_volumes import LATE, claim, volume
 
 DELETED = "2026-11-21T01:00:00Z"
 
@@ -209,6 +211,28 @@ def test_an_early_replacement_gets_its_place_when_it_is_free() -> None:
     assert (binds[again.metadata.uid].node, binds[wants.metadata.uid].node) == ("b", "a")
     assert rival.metadata.uid not in binds
     assert cluster.placement.core.book.overbooked() == []
+
+
+def test_a_replacement_has_its_place_kept_while_its_volume_is_made_there() -> None:
+    """Its place was booked once more at each change of the book, and its volume's claim was never given the node."""
+    cluster, wants = fragmented(x=owned("x", requests={"cpu": "4"}))
+    placement, there = cluster.placement, cluster.bound["y"].spec.node_name
+    placement.facts(build.queues("queues: [{name: team}]"), LATE, claim("data"))
+    assert cluster.propose(moves(cluster, wants, "x")).ok
+    cluster.release("x")
+    mounts = (Volume(name="data", persistent_volume_claim=PvcSource(claim_name="data")),)
+    again = owned("x", number=1, requests={"cpu": "4"}, volumes=mounts)
+    rival = build.gpu_pod("rival", gpus=1, priority=1000)
+    cluster.wait(again)
+    cluster.wait(rival)
+    ordered = [one for one in placement.patches() if isinstance(one, SelectNode)]
+    assert [(one.claim, one.node) for one in ordered] == [("data", there)]
+    for seconds in (60.0, 1.0):  # beyond the plan's deadline
+        placement.tick(seconds)
+        placement.send(m.BeatSeen(("a", "b")))
+    placement.facts(volume("pv", of="data", node=there), claim("data", volume="pv"))
+    placement.tick(1.0)
+    assert (cluster.node_of(again), cluster.node_of(rival)) == (there, "")
 
 
 def test_an_unclaimed_place_is_released_at_the_deadline() -> None:

@@ -479,3 +479,24 @@ def test_pods_that_are_never_preempted_stay_within_the_guarantee() -> None:
     assert explanation.summary[0].code == "queue-guarantee"
     assert "pods marked kerf.dev/preemptible: false may not borrow" in explanation.sentence
     assert "leave kerf.dev/preemptible out" in explanation.summary[0].helps
+
+
+def test_the_queue_of_a_namespace_is_dropped_with_its_last_pod() -> None:
+    """A namespace for each run of a CI left a queue for ever, and each was divided among and listed."""
+    placement = cluster("queues: [{name: a}]", gpus=2)
+    fair = placement.core.fair
+    placement.place(build.gpu_pod("runs", gpus=1, namespace="runs"))
+    for number in range(3):
+        for name in ("places", "waits"):
+            seen = build.gpu_pod(name, gpus=1 if name == "places" else 2, namespace=f"ci-{number}-{name}")
+            placement.facts(seen)
+            placement.gone(seen)
+    placement.facts(build.gpu_pod("waits", gpus=2, namespace="waits"))
+    placement.facts(build.node("n", labels={"another": "change"}))
+    assert fair.tree is not None
+    assert fair.tree.queues.keys() <= {"a", "runs", "waits"}
+    assert [child.name for child in fair.tree.root.children] == ["?", *fair.tree.queues]
+    standing = {queue.name: (queue.gpu_milli_used, queue.waiting) for queue in reader.queues(placement.core).queues}
+    assert standing == {"a": (0, 0), "runs": (1000, 0), "waits": (0, 1)}
+    placement.facts(build.gpu_pod("more", gpus=1, namespace="runs"))
+    assert fair.tree.queues["runs"].used.gpu_milli == 2000
