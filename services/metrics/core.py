@@ -36,8 +36,6 @@ from shared.telemetry.metrics import MIB, MILLI, WAITS, Former, Metrics
 
 KNOWN_PODS = 100_000
 ENDED_KEPT = 50_000
-AMOUNT_MOST = 2**40
-"""MiB of GPU memory, or thousandths of a GPU: an agent that says more is not believed."""
 FIGURES_KEPT_S = 60.0
 """Placement's figures are shown for so long after its last answer: without an end they would look healthy."""
 
@@ -154,8 +152,6 @@ class Core:
 
     def _enforced(self, event: SliceEnforced, at_s: float) -> list[Record]:
         gpus = tuple((uuid, mib, milli) for uuid, (mib, milli) in sorted(event.gpus.items()))
-        if not all(0 <= amount <= AMOUNT_MOST for _, *amounts in gpus for amount in amounts):
-            return []  # no agent of Kerf's says that, and no database could take it
         if event.grant_id not in self._ended:
             self._held.setdefault(event.grant_id, {})[event.container] = Held(event.node, gpus)
         return [

@@ -138,6 +138,9 @@ class MetricsService(Service):
         self._write_failures = ctx.metrics.counter(
             "kerf_usage_write_failures_total", "Writes of the usage book that failed; they are repeated."
         )
+        self._left_out = ctx.metrics.counter(
+            "kerf_usage_records_left_out_total", "Usage records that the usage book could not take."
+        )
         self._missed = ctx.metrics.counter(
             "kerf_usage_ends_missed_total", "Grants that had ended by placement's book, and of which no event told it."
         )
@@ -338,10 +341,13 @@ class MetricsService(Service):
             if records:
                 self._records = []
                 try:
-                    await asyncio.to_thread(self._book.write, records, sequence, stream)
+                    left_out = await asyncio.to_thread(self._book.write, records, sequence, stream)
                 except BaseException:
                     self._records = records + self._records
                     raise
+                for why in left_out:
+                    self._left_out.add()
+                    self._ctx.log.error("usage_record_left_out", why=why)
             self._room.set()
 
     async def _blocking(self, ask: Callable[[], T]) -> T:

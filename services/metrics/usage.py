@@ -197,12 +197,20 @@ class UsageBook:
         except sqlite3.Error as error:
             raise UsageError(f"the usage book {path or 'in memory'} cannot be opened: {error}") from error
 
-    def write(self, records: Iterable[Record], sequence: int, stream: str = "") -> None:
+    def write(self, records: Iterable[Record], sequence: int, stream: str = "") -> list[str]:
         """All of it or nothing, with the place in the event stream that it reaches to (`LogEntry.stream` tells one
-        stream from the next). Raises sqlite3.Error."""
+        stream from the next). A record that no attempt could write is left out; returns why, of each. Raises
+        sqlite3.Error."""
+        left_out = []
         with self._all_or_nothing() as db:
             for record in records:
-                self._write(record)
+                db.execute("SAVEPOINT record")
+                try:
+                    self._write(record)
+                except (OverflowError, UnicodeError, sqlite3.DataError) as error:
+                    db.execute("ROLLBACK TO record")
+                    left_out.append(f"{error!r}: {str(record)[:300]}")
+                db.execute("RELEASE record")
             if sequence:
                 db.execute(
                     "INSERT INTO place VALUES (1, ?) ON CONFLICT DO UPDATE SET sequence = excluded.sequence",
@@ -213,6 +221,7 @@ class UsageBook:
                     "excluded.name",
                     (stream,),
                 )
+        return left_out
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[sqlite3.Connection]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from services.metrics.core import FIGURES_KEPT_S, Core, seconds_of
@@ -81,14 +80,6 @@ def test_late_and_doubled_events_leave_nothing_allocated(end: Event, order: tupl
     """A removed node reports nothing more; placement's report ends its grants too."""
     core, _, _ = make_core(*((ENFORCED, end)[i] for i in order))
     assert core.allocated() == {}
-
-
-@pytest.mark.parametrize("amounts", [(2**63, 0), (0, 2**63), (-1, 0)])
-def test_amounts_that_no_gpu_has_are_not_counted(amounts: tuple[int, int]) -> None:
-    """The usage book could not take them, and would stop there for ever."""
-    core, _, records = make_core(msgspec.structs.replace(ENFORCED, gpus={"G": amounts}))
-    assert records == []
-    assert core.held() == []
 
 
 def test_inventories_give_sizes_and_capacity() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.metrics.usage import Began, Ended, GpuSize, Labelled, Record, UsageBook, UsageError
+from services.metrics.usage import Began, Capacity, Ended, GpuSize, Labelled, Record, UsageBook, UsageError
 
 
 def began(
@@ -179,6 +179,20 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises((sqlite3.Error, TypeError)):
         book.write([began("a"), Ended("a", None)], 9)  # type: ignore[arg-type]
     assert (book.sequence(), book.live()) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "record",
+    [Capacity("n", 0, 2**63, "X"), Capacity("n", 0, 2, "X", (("X", 2**63), ("Y", 1))), Ended("\ud800", 1)],
+    ids=["number", "number in a part", "text"],
+)
+def test_a_record_that_cannot_be_written_is_left_out_and_holds_up_no_other(record: Record) -> None:
+    """The book read it again after each restart, and wrote nothing any more."""
+    book = UsageBook("")
+    (why,) = book.write([SIZE, record, began("a")], 9)
+    assert type(record).__name__ in why
+    assert (book.sequence(), [one.grant_id for one in book.live()]) == (9, ["a"])
+    assert book.capacity_ms(0, 1000) == {}
 
 
 def test_what_ended_long_ago_is_forgotten() -> None:

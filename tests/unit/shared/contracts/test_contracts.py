@@ -208,3 +208,29 @@ def test_writing_takes_away_what_belongs_to_no_message(tmp_path: Path) -> None:
     write(tmp_path)
     assert not (tmp_path / "Old.json").exists()
     assert check(tmp_path) == []
+
+
+ENFORCED = {"uid": "u", "namespace": "n", "name": "p", "container": "c", "grant_id": "g", "strategy": "exclusive"}
+
+
+@pytest.mark.parametrize("amount", [2**63, -1])
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (events.NodeInventoried, "gpus"),
+        (events.NodeInventoried, "memory_mib"),
+        (events.NodeInventoried, "gpus_by_model"),
+        (events.SliceEnforced, "memory_mib"),
+        (events.SliceEnforced, "compute_milli"),
+    ],
+)
+def test_an_event_with_amounts_that_no_node_has_is_refused(kind: type[Message], field: str, amount: int) -> None:
+    """The usage book could not take them, and would stop there for ever."""
+    amounts = {"memory_mib": 1, "compute_milli": 1, field: amount}
+    said: dict[str, Any] = {"node": "n", "gpus": 1, "memory_mib": 1, field: amount}
+    if field == "gpus_by_model":
+        said[field] = {"X": amount}
+    if kind is events.SliceEnforced:
+        said = {"node": "n", **ENFORCED, "promise": "soft", "gpus": {"G": list(amounts.values())}}
+    with pytest.raises(ContractError, match=rf"{field}.* is {amount}"):
+        decode(json.dumps(said).encode(), kind)
