@@ -244,7 +244,9 @@ class MetricsService(Service):
             self.fleet.inventory(node, inventory)
 
     async def _sample(self, incoming: Incoming) -> None:
-        self.fleet.sample(decode(incoming.payload, UsageSample))
+        sample = decode(incoming.payload, UsageSample)
+        subjects.check_sender(incoming.subject, sample.node)
+        self.fleet.sample(sample)
 
     async def _spans(self, incoming: Incoming) -> None:
         self._traces.add(decode(incoming.payload, SpanBatch).spans)

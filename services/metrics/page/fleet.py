@@ -113,7 +113,8 @@ class Fleet:
         self._decisions: deque[tuple[int, Decision]] = deque(maxlen=NEWEST_DECISIONS)
         self._waiting: OrderedDict[str, Pending] = OrderedDict()
         self._queue_version = 0
-        self._use: OrderedDict[tuple[str, str], tuple[SliceUse, ...]] = OrderedDict()
+        self._use: OrderedDict[tuple[str, str, str], tuple[SliceUse, ...]] = OrderedDict()
+        """By the node that says it, namespace and pod."""
         self._numbers = 0
 
     # --- in ---------------------------------------------------------------------------------------------------
@@ -174,10 +175,10 @@ class Fleet:
 
     def sample(self, sample: UsageSample) -> None:
         """What slices use now. It changes no version: it is read with a pod's story."""
-        found: dict[tuple[str, str], list[SliceUse]] = {}
+        found: dict[tuple[str, str, str], list[SliceUse]] = {}
         for gpu in sample.gpus:
             for use in gpu.slices:
-                found.setdefault((use.namespace, use.name), []).append(use)
+                found.setdefault((sample.node, use.namespace, use.name), []).append(use)
         for key, uses in found.items():
             self._use[key] = tuple(uses)
             self._use.move_to_end(key)
@@ -209,9 +210,9 @@ class Fleet:
 
     def slices_of(self, namespace: str, pod: str) -> list[dict[str, Any]]:
         """The slices of a pod, with their node and what they use where an agent has measured it."""
-        uses = {use.container: use for use in self._use.get((namespace, pod), ())}
         found: list[dict[str, Any]] = []
         for name, node in self._nodes.items():
+            uses = {use.container: use for use in self._use.get((name, namespace, pod), ())}
             for rows in node.slices.values():
                 for uuid, mib, milli, phase, ns, of, container, strategy in rows:
                     if (ns, of) == (namespace, pod):
@@ -284,7 +285,7 @@ class Fleet:
                 continue
             for key in [key for key in node.slices if key[0] == grant]:
                 for row in node.slices.pop(key):
-                    self._use.pop((row[4], row[5]), None)
+                    self._use.pop((name, row[4], row[5]), None)
             node.version = self._next()
 
     def _waits(self, event: PlacementRejected, at_s: float) -> None:

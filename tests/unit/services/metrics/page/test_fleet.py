@@ -175,6 +175,9 @@ def test_a_pods_slices_are_told_with_what_they_use() -> None:
         "n1", "H200", 1000, "interposer", use
     )  # fmt: skip
     assert made.slices_of("team", "b") == []
+    lie = msgspec.structs.replace(use, memory_mib=1)
+    made.sample(UsageSample(node="n2", at_ms=2, gpus=(GpuUse(uuid="n1-1", used_mib=1, slices=(lie,)),)))
+    assert made.slices_of("team", "a") == [told], "another node knows nothing of it"
 
 
 def test_slices_from_before_a_restart_are_shown() -> None:
