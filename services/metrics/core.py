@@ -129,7 +129,7 @@ class Core:
             self._retired.discard(node)
             models = Counter(gpu.model for gpu in inventory.gpus)
             back.append(_capacity(node, now_s, len(inventory.gpus), sorted(models), models))
-        return [*back, *(GpuSize(gpu.uuid, gpu.memory_mib) for gpu in inventory.gpus)]
+        return [*back, *(GpuSize(node, gpu.uuid, gpu.memory_mib) for gpu in inventory.gpus)]
 
     def all_listed(self, counted: Iterable[str], now_s: float) -> list[Record]:
         """When every inventory was given: of the nodes that are `counted`, those without one have retired while this

@@ -25,7 +25,7 @@ from services.metrics.usage import Record, Stranded, UsageBook
 from shared.bus.port import BusError, Incoming, KvEntry, LogEntry
 from shared.contracts import metrics_queries, queries, subjects
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.envelope import unwrap
+from shared.contracts.envelope import check_subject, unwrap
 from shared.contracts.metrics_queries import (
     CostAnswer,
     CostQuery,
@@ -224,6 +224,8 @@ class MetricsService(Service):
         await self._room.wait()
         try:
             envelope, event = unwrap(entry.payload)
+            if event is not None:
+                check_subject(entry.subject, event)
         except ContractError as error:
             self._unreadable.add()
             self._ctx.log.warning("event_unreadable", subject=entry.subject, sequence=entry.sequence, error=str(error))

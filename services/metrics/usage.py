@@ -34,6 +34,10 @@ CREATE TABLE IF NOT EXISTS held (
   PRIMARY KEY (grant_id, container, at_ms, uuid)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ended (grant_id TEXT PRIMARY KEY, ended_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS gpu (uuid TEXT PRIMARY KEY, memory_mib INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gpu_size (
+  uuid TEXT NOT NULL, node TEXT NOT NULL, memory_mib INTEGER NOT NULL, PRIMARY KEY (uuid, node)) WITHOUT ROWID;
+INSERT INTO gpu_size SELECT uuid, '', memory_mib FROM gpu
+  WHERE NOT EXISTS (SELECT 1 FROM gpu_size g WHERE g.uuid = gpu.uuid);
 CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS stream (one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ended_when ON ended (ended_ms);
@@ -49,15 +53,18 @@ CREATE TABLE IF NOT EXISTS capacity_part (
   PRIMARY KEY (node, at_ms, model)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS stranded (hour_ms INTEGER PRIMARY KEY, milli_ms INTEGER NOT NULL) WITHOUT ROWID;
 """
+"""`gpu` is of an earlier Kerf, which knew no nodes of sizes."""
 _COLUMNS = {"namespace": "s.namespace", "pod": "s.namespace || '/' || s.pod", "model": "s.model"}
 _PPM = 1_000_000
-_SHARE = "MAX(x.compute_milli * 1000, COALESCE(MIN(1000000, x.memory_mib * 1000000 / NULLIF(g.memory_mib, 0)), 0))"
+_SIZE = """(SELECT COALESCE(MAX(CASE WHEN g.node = s.node THEN g.memory_mib END), MAX(g.memory_mib))
+  FROM gpu_size g WHERE g.uuid = x.uuid)"""  # a node's word about its own GPUs; others', of GPUs over the network
+_SHARE = "MAX(x.compute_milli * 1000, COALESCE(MIN(1000000, x.memory_mib * 1000000 / NULLIF(" + _SIZE + ", 0)), 0))"
 _IN_PERIOD = "s.started_ms < :until_ms AND COALESCE(e.ended_ms, :until_ms) > :since_ms"
 _STRETCHES = f"""
 WITH stretch AS (
   SELECT grant_id, container, 1 AS first, started_ms AS from_ms,
     (SELECT MIN(h.at_ms) FROM held h WHERE h.grant_id = s.grant_id AND h.container = s.container) AS to_ms,
-    COALESCE((SELECT SUM({_SHARE}) FROM part x LEFT JOIN gpu g USING (uuid)
+    COALESCE((SELECT SUM({_SHARE}) FROM part x
        WHERE x.grant_id = s.grant_id AND x.container = s.container), 0) AS ppm,
     COALESCE((SELECT SUM(x.memory_mib) FROM part x
        WHERE x.grant_id = s.grant_id AND x.container = s.container), 0) AS memory
@@ -65,10 +72,8 @@ WITH stretch AS (
   UNION ALL
   SELECT grant_id, container, 0, at_ms, LEAD(at_ms) OVER (PARTITION BY grant_id, container ORDER BY at_ms),
     SUM({_SHARE}), SUM(x.memory_mib)
-  FROM held x LEFT JOIN gpu g USING (uuid)
-  WHERE (x.grant_id, x.container) IN (
-    SELECT s.grant_id, s.container FROM slice s LEFT JOIN ended e USING (grant_id)
-    WHERE {_IN_PERIOD})
+  FROM held x JOIN slice s USING (grant_id, container) LEFT JOIN ended e USING (grant_id)
+  WHERE {_IN_PERIOD}
   GROUP BY grant_id, container, at_ms)
 """  # noqa: S608 - a constant
 """The times in which a slice had the same of each GPU: `ppm` are millionths of a GPU. `first` is 1 for one of them, so
@@ -131,6 +136,8 @@ class Ended(msgspec.Struct, frozen=True):
 
 
 class GpuSize(msgspec.Struct, frozen=True):
+    node: str
+    """Of the agent that says it."""
     uuid: str
     memory_mib: int
 
@@ -268,8 +275,8 @@ class UsageBook:
                 )
             case GpuSize():
                 db.execute(
-                    "INSERT INTO gpu VALUES (?,?) ON CONFLICT DO UPDATE SET memory_mib = excluded.memory_mib",
-                    (record.uuid, record.memory_mib),
+                    "INSERT INTO gpu_size VALUES (?,?,?) ON CONFLICT DO UPDATE SET memory_mib = excluded.memory_mib",
+                    (record.uuid, record.node, record.memory_mib),
                 )
 
     def _began(self, record: Began) -> None:

@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from shared.contracts.base import Message, decode, encode
+from shared.contracts import subjects
+from shared.contracts.base import ContractError, Message, decode, encode
 from shared.contracts.events import EVENTS, Event
 from shared.model.timestamps import micros_text
 
@@ -63,3 +64,13 @@ def unwrap(payload: bytes) -> tuple[Envelope, Any]:
     envelope = decode(payload, Envelope)
     kind = _BY_TYPE.get(envelope.type)
     return envelope, None if kind is None else decode(bytes(envelope.data), kind)
+
+
+def check_subject(subject: str, event: Event) -> None:
+    """Raises ContractError where an event is not of its subject's type and node. Its publisher's NATS user is bound to
+    subjects alone."""
+    entity, verb, under, _ = subject.removeprefix(f"{subjects.VERSION}.event.").split(".")
+    if (entity, verb) != (event.ENTITY, event.VERB):
+        raise ContractError(f"{subject} has an event of type {type_of(type(event))}")
+    if under == "node" and hasattr(event, "node"):
+        subjects.check_sender(subject, event.node)

@@ -18,7 +18,7 @@ from shared.bus.provision import provision
 from shared.contracts import metrics_queries, queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import wrap
-from shared.contracts.events import Event, SliceEnforced, SliceReleased
+from shared.contracts.events import Event, NodeInventoried, SliceEnforced, SliceReleased
 from shared.contracts.metrics_queries import Span, SpanBatch, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery, UsageRow
 from shared.contracts.queries import EndedGrantsAnswer, EndedGrantsQuery, QueuesAnswer, QueueStanding, StatusAnswer
 from shared.model.gpu import Gpu, Inventory
@@ -214,11 +214,14 @@ async def test_prometheus_reads_events_inventories_and_placement(nats: EmbeddedS
         await eventually(exposed)
 
 
-async def test_a_malformed_event_stops_nothing(nats: EmbeddedServer, bus: NatsBus) -> None:
-    async with running(MetricsService, Config(), bus_url=nats.url):
+async def test_a_malformed_event_and_one_about_another_node_stop_nothing(nats: EmbeddedServer, bus: NatsBus) -> None:
+    async with running(MetricsService, Config(), bus_url=nats.url) as ctx:
         bus.publish_event("kerf.v1.event.slice.enforced.ns.team", b"{}", "x1")
+        _, of_another = wrap(NodeInventoried(node="good", gpus=0, memory_mib=0), source="/evil", now_s=LONG_AGO_S)
+        bus.publish_event(subjects.event_on_node("node", "inventoried", "evil"), of_another, "x2")
         say(bus, enforced("a"), 100)
         await eventually(lambda: _row(bus, "team/a"))
+        assert "kerf_events_unreadable_total 2.0" in ctx.metrics.render().decode()
 
 
 async def test_an_invalid_query_is_answered_with_the_reason(nats: EmbeddedServer, bus: NatsBus) -> None:

@@ -84,7 +84,7 @@ def test_late_and_doubled_events_leave_nothing_allocated(end: Event, order: tupl
 
 def test_inventories_give_sizes_and_capacity() -> None:
     core, metrics, _ = make_core()
-    assert core.inventory("n1", INVENTORY) == [GpuSize("G", 1000), GpuSize("H", 1000)]
+    assert core.inventory("n1", INVENTORY) == [GpuSize("n1", "G", 1000), GpuSize("n1", "H", 1000)]
     lines = text_of(metrics)
     assert 'kerf_node_gpus{model="H200",node="n1"} 2.0' in lines
     assert 'kerf_node_gpu_memory_bytes{model="H200",node="n1"} 2.097152e+09' in lines

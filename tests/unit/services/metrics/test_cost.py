@@ -106,7 +106,7 @@ def test_the_book_equals_a_recomputation_from_the_events(
     """In any order, with events that come twice, over restarts and a copy that is put in the book's place."""
     path = tmp_path_factory.mktemp("book") / "usage.db"
     book, core = UsageBook(str(path)), Core(Metrics())
-    book.write([GpuSize(uuid, mib) for uuid, mib in SIZES.items()], 0)
+    book.write([GpuSize("n", uuid, mib) for uuid, mib in SIZES.items()], 0)
     for number, step in enumerate([*story, *story[::-3]], 1):
         if step[0] == "restart":
             copy_book(path, path.with_name(f"copy-{number}"))
@@ -147,7 +147,7 @@ def test_a_month_of_a_large_cluster_is_exact() -> None:
 
 
 def test_only_the_part_of_a_slice_within_the_period_counts() -> None:
-    book = book_of(GpuSize("G", 1000), began_at("a", 1000, (("G", 500, 0),)), Ended("a", 9000))
+    book = book_of(GpuSize("n1", "G", 1000), began_at("a", 1000, (("G", 500, 0),)), Ended("a", 9000))
     for since, until, expected_ms in ((0, 10_000, 8000), (2000, 4000, 2000), (8000, 20_000, 1000)):
         assert [s.gpu_ppm_ms for s in book.spent("pod", since, until)] == [500_000 * expected_ms]
     assert book.spent("pod", 9000, 10_000) == []

@@ -35,7 +35,7 @@ def began(
     )
 
 
-SIZE = GpuSize("G", 1000)
+SIZE = GpuSize("n1", "G", 1000)
 
 
 def make_book(*records: Record, path: str = "") -> UsageBook:
@@ -69,6 +69,31 @@ def test_a_gang_size_that_arrives_later_counts_from_the_beginning() -> None:
     assert book.usage("namespace", 0)[0].gpu_seconds == 5.0
 
 
+def test_another_node_cannot_change_the_size_of_a_gpu() -> None:
+    """A node of 100 MiB GPUs made a slice of 1 % of a GPU a whole one."""
+    book = make_book(SIZE, GpuSize("evil", "G", 1), began("a", memory=10), began("a", at=5000), Ended("a", 10_000))
+    assert [row.gpu_seconds for row in book.usage("pod", 0)] == [0.05 + 2.5]
+
+
+def test_a_gpu_over_the_network_has_the_size_that_its_own_node_says() -> None:
+    book = make_book(GpuSize("server", "G", 1000), began("a"), Ended("a", 10_000))
+    assert [row.gpu_seconds for row in book.usage("pod", 0)] == [5.0]
+
+
+def test_sizes_of_a_book_of_an_earlier_kerf_count_until_their_nodes_say_theirs(tmp_path: Path) -> None:
+    path = str(tmp_path / "usage.db")
+    book = make_book(began("a"), Ended("a", 10_000), path=path)
+    book._db.execute("DROP TABLE gpu_size")
+    book._db.execute("INSERT INTO gpu VALUES ('G', 2000)")
+    book.close()
+    for _ in range(2):
+        book = UsageBook(path)
+        assert [row.gpu_seconds for row in book.usage("pod", 0)] == [2.5]
+        book.close()
+    book = make_book(SIZE, path=path)
+    assert [row.gpu_seconds for row in book.usage("pod", 0)] == [5.0]
+
+
 def test_a_live_slice_counts_until_now() -> None:
     (row,) = make_book(SIZE, began("a", at=1000)).usage("pod", 4000)
     assert (row.key, row.gpu_seconds, row.memory_mib_seconds, row.live) == ("team/p-a", 1.5, 1500.0, 1)
@@ -92,7 +117,7 @@ def test_a_slice_that_is_told_again_as_it_was_counts_as_before() -> None:
 
 
 def test_a_slice_that_was_moved_counts_on_its_new_gpu_alone() -> None:
-    book = make_book(SIZE, GpuSize("H", 1000), began("a"), began("a", at=4000, gpus=("H",)), Ended("a", 10_000))
+    book = make_book(SIZE, GpuSize("n1", "H", 1000), began("a"), began("a", at=4000, gpus=("H",)), Ended("a", 10_000))
     assert book.usage("namespace", 99_000)[0].gpu_seconds == 5.0
 
 
