@@ -96,7 +96,7 @@ class Core:
             case GpuStateChanged():
                 self._gpu_states.of(event.state).add()
             case SliceEnforced():
-                return self._enforced(event, at_s)
+                return self._enforced(event, envelope, at_s)
             case SliceReleased() | GrantEnded():
                 return self.end(event.grant_id, at_s)
         return []
@@ -150,7 +150,7 @@ class Core:
         """The newest pod of that name; empty where none was heard of."""
         return self._uids.get((namespace, name), "")
 
-    def _enforced(self, event: SliceEnforced, at_s: float) -> list[Record]:
+    def _enforced(self, event: SliceEnforced, envelope: Envelope, at_s: float) -> list[Record]:
         gpus = tuple((uuid, mib, milli) for uuid, (mib, milli) in sorted(event.gpus.items()))
         if event.grant_id not in self._ended:
             self._held.setdefault(event.grant_id, {})[event.container] = Held(event.node, gpus)
@@ -165,6 +165,8 @@ class Core:
                 event.model,
                 round(at_s * 1000),
                 gpus,
+                envelope.source,
+                envelope.sequence,
             )
         ]
 

@@ -1,8 +1,9 @@
 """Which pod held how much of which GPU for how long, in SQLite. Every write may be repeated, and in any order.
 
 A slice counts from its first `slice.enforced` until its grant's end, with what each such event says that it has until
-the next one, all by its node's clock. A GPU's share is the larger of the memory and the compute fraction; a GPU whose
-size is not known yet counts by compute until its inventory was received.
+the next one, all by its node's clock. The order of these events is that of their source, also where its clock is set
+back. A GPU's share is the larger of the memory and the compute fraction; a GPU whose size is not known yet counts by
+compute until its inventory was received.
 """
 
 from __future__ import annotations
@@ -32,6 +33,9 @@ CREATE TABLE IF NOT EXISTS held (
   grant_id TEXT NOT NULL, container TEXT NOT NULL, at_ms INTEGER NOT NULL,
   uuid TEXT NOT NULL, memory_mib INTEGER NOT NULL, compute_milli INTEGER NOT NULL,
   PRIMARY KEY (grant_id, container, at_ms, uuid)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS told (
+  grant_id TEXT NOT NULL, container TEXT NOT NULL, source TEXT NOT NULL, sequence TEXT NOT NULL,
+  at_ms INTEGER NOT NULL, PRIMARY KEY (grant_id, container, source, sequence)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ended (grant_id TEXT PRIMARY KEY, ended_ms INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS gpu (uuid TEXT PRIMARY KEY, memory_mib INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS gpu_size (
@@ -128,6 +132,9 @@ class Began(msgspec.Struct, frozen=True):
     started_ms: int
     gpus: tuple[tuple[str, int, int], ...]
     """uuid, memory_mib, compute_milli. None: it is suspended, and all is on the host."""
+    source: str = ""
+    sequence: str = ""
+    """The order of its source's events (`Envelope.sequence`). Empty: `started_ms` is their order."""
 
 
 class Ended(msgspec.Struct, frozen=True):
@@ -281,7 +288,10 @@ class UsageBook:
 
     def _began(self, record: Began) -> None:
         """What a slice begins with is in `part`, also if it comes after what the slice had later."""
-        db, key, at_ms = self._db, (record.grant_id, record.container), record.started_ms
+        db, key = self._db, (record.grant_id, record.container)
+        at_ms = self._in_order(record) if record.sequence else record.started_ms
+        if at_ms is None:
+            return
         found = db.execute("SELECT started_ms FROM slice WHERE grant_id = ? AND container = ?", key).fetchone()
         if found is not None and found[0] < at_ms:
             gpus = record.gpus or (("", 0, 0),)
@@ -299,6 +309,29 @@ class UsageBook:
             db.execute("DELETE FROM part WHERE grant_id = ? AND container = ?", key)
             db.execute("UPDATE slice SET started_ms = ? WHERE grant_id = ? AND container = ?", (at_ms, *key))
         db.executemany("INSERT OR IGNORE INTO part VALUES (?,?,?,?,?)", [(*key, *gpu) for gpu in record.gpus])
+
+    def _in_order(self, record: Began) -> int | None:
+        """Since when it counts: just after what its source told before it, where the clock was set back since. None: it
+        was written before, or lasted for less than a millisecond."""
+        key, of = (record.grant_id, record.container), (record.grant_id, record.container, record.source)
+        told = self._db.execute(
+            "SELECT sequence, at_ms FROM told WHERE grant_id = ? AND container = ? AND source = ? AND sequence >= ? "
+            "ORDER BY sequence LIMIT 1",
+            (*of, record.sequence),
+        ).fetchone()
+        if told is not None and told[0] == record.sequence:
+            return None
+        next_ms = _EVER_MS if told is None else told[1]
+        before_ms = self._db.execute(
+            "SELECT MAX(at_ms) FROM (SELECT MAX(at_ms) AS at_ms FROM held WHERE grant_id = ? AND container = ? "
+            "AND at_ms < ? UNION ALL SELECT started_ms FROM slice WHERE grant_id = ? AND container = ? "
+            "AND started_ms < ?)",
+            (*key, next_ms, *key, next_ms),
+        ).fetchone()[0]
+        at_ms = record.started_ms if before_ms is None else max(record.started_ms, before_ms + 1)
+        at_ms = min(at_ms, next_ms - 1)
+        self._db.execute("INSERT INTO told VALUES (?,?,?,?,?)", (*of, record.sequence, at_ms))
+        return None if at_ms == before_ms else at_ms
 
     def sequence(self) -> int:
         """The place in the event stream that the book reaches to; 0 at first."""
@@ -419,7 +452,7 @@ class UsageBook:
             "DELETE FROM capacity_part WHERE NOT EXISTS (SELECT 1 FROM capacity c "
             "WHERE c.node = capacity_part.node AND c.at_ms = capacity_part.at_ms)"
         )
-        for table in ("slice", "part", "held"):
+        for table in ("slice", "part", "held", "told"):
             delete = f"DELETE FROM {table} WHERE grant_id IN {old}"  # noqa: S608 - the names are constants
             self._db.execute(delete, (before_ms,))
         self._db.execute(  # also of pods that were decided and never ran
@@ -443,6 +476,7 @@ class UsageBook:
             (*key, at_ms),
         )
         db.execute("DELETE FROM held WHERE grant_id = ? AND container = ? AND at_ms <= ?", (*key, at_ms))
+        db.execute("DELETE FROM told WHERE grant_id = ? AND container = ? AND at_ms < ?", (*key, at_ms))
         db.execute("UPDATE slice SET started_ms = ? WHERE grant_id = ? AND container = ?", (at_ms, *key))
 
     def close(self) -> None:

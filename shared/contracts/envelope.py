@@ -1,6 +1,6 @@
 """CloudEvents 1.0 in structured mode around every public event.
 
-https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md; `traceparent` is the distributed tracing extension.
+https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md; `traceparent` and `sequence` are its extensions.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ class Envelope(Message, frozen=True):
     subject: str = ""
     datacontenttype: str = "application/json"
     traceparent: str = ""
+    sequence: str = ""
+    """Of two events of one source, the one with the larger text is the later, whatever its clock says (CloudEvents'
+    extension of that name). Empty: not known."""
 
 
 def type_of(kind: type[Event]) -> str:
@@ -39,7 +42,14 @@ def type_of(kind: type[Event]) -> str:
 
 
 def wrap(
-    event: Event, *, source: str, now_s: float, subject: str = "", traceparent: str = "", event_id: str = ""
+    event: Event,
+    *,
+    source: str,
+    now_s: float,
+    subject: str = "",
+    traceparent: str = "",
+    event_id: str = "",
+    sequence: str = "",
 ) -> tuple[str, bytes]:
     """The event's id (also its Nats-Msg-Id) and its bytes. `now_s` is Unix time; `subject` names what it is about."""
     identity = event_id or uuid.uuid4().hex
@@ -51,6 +61,7 @@ def wrap(
         time=micros_text(now_s),
         subject=subject,
         traceparent=traceparent,
+        sequence=sequence,
         data=msgspec.Raw(encode(event)),
     )
     return identity, encode(envelope)

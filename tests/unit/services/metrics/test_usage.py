@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from pathlib import Path
 
@@ -21,6 +22,8 @@ def began(
     compute: int = 0,
     container: str = "c",
     gpus: tuple[str, ...] = ("G",),
+    source: str = "",
+    sequence: str = "",
 ) -> Began:
     return Began(
         grant,
@@ -32,6 +35,8 @@ def began(
         "H200",
         at,
         tuple((g, memory, compute) for g in gpus),
+        source,
+        sequence,
     )
 
 
@@ -114,6 +119,37 @@ def test_a_slice_that_is_told_again_as_it_was_counts_as_before() -> None:
     book = make_book(SIZE, began("a"), began("a", at=4000), Ended("a", 10_000))
     (row,) = book.usage("namespace", 99_000)
     assert (row.gpu_seconds, row.memory_mib_seconds, row.slices) == (5.0, 5000.0, 1)
+
+
+def test_a_clock_that_is_set_back_changes_no_order() -> None:
+    """Suspended, resumed and, a minute after that by its clock set back, suspended for ever: it counted for ever."""
+    told = [
+        began("a", source="x", sequence="1"),
+        began("a", at=5000, gpus=(), source="x", sequence="2"),
+        began("a", at=11_000, source="x", sequence="3"),
+        began("a", at=10_500, gpus=(), source="x", sequence="4"),
+        began("a", at=9000, memory=250, source="after a restart", sequence="1"),
+    ]
+    book = make_book(SIZE, *told[:4], told[2])
+    assert [row.gpu_seconds for row in book.usage("pod", 99_000)] == [pytest.approx(2.5, abs=0.001)]
+    assert [one.gpus for one in book.live()] == [()]
+    book.write([told[4], *told], 2)
+    assert [row.gpu_seconds for row in book.usage("pod", 11_002 + 4000)] == [pytest.approx(3.5, abs=0.001)]
+    book.write([Ended("a", 20_000)], 3)
+    book.forget(30_000)
+    assert book._db.execute("SELECT COUNT(*) FROM told").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_an_event_that_comes_late_has_its_place_before_the_next_of_its_source(order: tuple[int, ...]) -> None:
+    told = [
+        began("a", source="x", sequence="1"),
+        began("a", at=4000, gpus=(), source="x", sequence="2"),
+        began("a", at=6000, source="x", sequence="3"),
+        began("a", at=8000, memory=250, source="x", sequence="4"),
+    ]
+    book = make_book(SIZE, *(told[i] for i in order), *told)
+    assert [row.gpu_seconds for row in book.usage("pod", 10_000)] == [2.0 + 1.0 + 0.5]
 
 
 def test_a_slice_that_was_moved_counts_on_its_new_gpu_alone() -> None:
