@@ -98,7 +98,7 @@ class Core:
             case SliceEnforced():
                 return self._enforced(event, envelope, at_s)
             case SliceReleased() | GrantEnded():
-                return self.end(event.grant_id, at_s)
+                return self.end(event.grant_id, at_s, by_node=isinstance(event, SliceReleased))
         return []
 
     def answered(self, status: StatusAnswer) -> None:
@@ -174,13 +174,13 @@ class Core:
         """Returns the ids of grants with slices that are counted now."""
         return list(self._held)
 
-    def end(self, grant_id: str, at_s: float) -> list[Record]:
-        """A grant's slices are over since then."""
+    def end(self, grant_id: str, at_s: float, *, by_node: bool = False) -> list[Record]:
+        """A grant's slices are over since then; `by_node`: their node says so."""
         self._held.pop(grant_id, None)
         self._ended[grant_id] = None
         if len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)
-        return [Ended(grant_id, round(at_s * 1000))]
+        return [Ended(grant_id, round(at_s * 1000), by_node)]
 
     def _know(self, namespace: str, name: str, uid: str) -> None:
         self._uids[namespace, name] = uid

@@ -37,6 +37,7 @@ CREATE TABLE IF NOT EXISTS told (
   grant_id TEXT NOT NULL, container TEXT NOT NULL, source TEXT NOT NULL, sequence TEXT NOT NULL,
   at_ms INTEGER NOT NULL, PRIMARY KEY (grant_id, container, source, sequence)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ended (grant_id TEXT PRIMARY KEY, ended_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS released (grant_id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS gpu (uuid TEXT PRIMARY KEY, memory_mib INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS gpu_size (
   uuid TEXT NOT NULL, node TEXT NOT NULL, memory_mib INTEGER NOT NULL, PRIMARY KEY (uuid, node)) WITHOUT ROWID;
@@ -140,6 +141,8 @@ class Began(msgspec.Struct, frozen=True):
 class Ended(msgspec.Struct, frozen=True):
     grant_id: str
     ended_ms: int
+    by_node: bool = False
+    """It is the node's word, and by its clock, as the begin was. Other ends count only where there is none of these."""
 
 
 class GpuSize(msgspec.Struct, frozen=True):
@@ -253,11 +256,7 @@ class UsageBook:
             case Began():
                 self._began(record)
             case Ended():
-                db.execute(
-                    "INSERT INTO ended VALUES (?,?) ON CONFLICT DO UPDATE SET ended_ms = MIN(ended_ms, "
-                    "excluded.ended_ms)",
-                    (record.grant_id, record.ended_ms),
-                )
+                self._ended(record)
             case Labelled():
                 db.executemany(
                     "INSERT INTO label VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET value = excluded.value, at_ms = "
@@ -285,6 +284,19 @@ class UsageBook:
                     "INSERT INTO gpu_size VALUES (?,?,?) ON CONFLICT DO UPDATE SET memory_mib = excluded.memory_mib",
                     (record.uuid, record.node, record.memory_mib),
                 )
+
+    def _ended(self, record: Ended) -> None:
+        """Of several ends of one kind the first one counts."""
+        first_of_node = (
+            record.by_node
+            and self._db.execute("INSERT OR IGNORE INTO released VALUES (?)", (record.grant_id,)).rowcount
+        )
+        self._db.execute(
+            "INSERT INTO ended VALUES (?,?) ON CONFLICT DO UPDATE SET ended_ms = excluded.ended_ms "
+            "WHERE ? OR excluded.ended_ms < ended_ms "
+            "AND (? OR NOT EXISTS (SELECT 1 FROM released r WHERE r.grant_id = ended.grant_id))",
+            (record.grant_id, record.ended_ms, bool(first_of_node), record.by_node),
+        )
 
     def _began(self, record: Began) -> None:
         """What a slice begins with is in `part`, also if it comes after what the slice had later."""
@@ -452,7 +464,7 @@ class UsageBook:
             "DELETE FROM capacity_part WHERE NOT EXISTS (SELECT 1 FROM capacity c "
             "WHERE c.node = capacity_part.node AND c.at_ms = capacity_part.at_ms)"
         )
-        for table in ("slice", "part", "held", "told"):
+        for table in ("slice", "part", "held", "told", "released"):
             delete = f"DELETE FROM {table} WHERE grant_id IN {old}"  # noqa: S608 - the names are constants
             self._db.execute(delete, (before_ms,))
         self._db.execute(  # also of pods that were decided and never ran

@@ -71,7 +71,7 @@ def test_a_slice_is_allocated_from_its_enforcement_to_its_release() -> None:
     assert records == [Began("g1", "c", "u1", "team", "p", "n1", "H200", 1_000_000, (("G", 400, 200),), "/test")]
     core, _, records = make_core(ENFORCED, RELEASED)
     assert core.allocated() == {}
-    assert records[1] == Ended("g1", 1_001_000)
+    assert records[1] == Ended("g1", 1_001_000, by_node=True)
 
 
 @pytest.mark.parametrize("end", [RELEASED, ENDED])

@@ -69,18 +69,19 @@ def event_of(step: tuple[Any, ...]) -> tuple[Event, float]:
 def recomputed(story: list[tuple[Any, ...]], by: str, since: int, until: int) -> dict[str, Fraction]:
     """GPU milliseconds by key, from the list of events alone. What a slice has counts until it has something else."""
     slices: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
-    ends: dict[str, int] = {}
+    ends: dict[str, tuple[bool, int]] = {}
     labels: dict[str, tuple[int, str]] = {}
     for kind, *step in (step for step in story if step[0] != "restart"):
         if kind == "began":
             slices.setdefault((step[0], step[2]), []).append(tuple(step))
         elif kind == "ended":
-            ends[step[0]] = min(step[1], ends.get(step[0], step[1]))
+            said = (step[2] is not SliceReleased, step[1])  # the node's own word comes first
+            ends[step[0]] = min(said, ends.get(step[0], said))
         else:
             labels[step[0]] = max((step[1], step[2]), labels.get(step[0], (-1, "")))
     found: dict[str, Fraction] = {}
     for (grant, _), seen in slices.items():
-        start, end = min(one[1] for one in seen), min(ends.get(grant, until), until)
+        start, end = min(one[1] for one in seen), min(ends.get(grant, (False, until))[1], until)
         if start < until and end > since and end > start:
             key = {"namespace": namespace(grant), "model": MODELS[seen[0][3]], "pod": f"{namespace(grant)}/p-{grant}"}
             name = labels.get(grant, (0, ""))[1] if by == "label:team" else key[by]

@@ -165,6 +165,16 @@ def test_what_is_live_has_what_it_has_now(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_a_nodes_own_word_of_an_end_counts_before_any_other(order: tuple[int, ...]) -> None:
+    """Placement's clock was behind: a slice cost nothing for as long as it is."""
+    ends = [Ended("a", 1000), Ended("a", 10_000, by_node=True), Ended("a", 12_000, by_node=True), Ended("a", 90_000)]
+    book = make_book(SIZE, began("a"), *(ends[i] for i in order), Ended("b", 5000), Ended("b", 4000), began("b"))
+    assert {row.key: row.gpu_seconds for row in book.usage("pod", 0)} == {"team/p-a": 5.0, "team/p-b": 2.0}
+    book.forget(20_000)
+    assert book._db.execute("SELECT COUNT(*) FROM released").fetchone() == (0,)
+
+
 def test_a_slice_from_tomorrow_costs_nothing_yet() -> None:
     """Clocks differ; a start in the future counts no use."""
     assert make_book(SIZE, began("a", at=9000)).usage("namespace", 4000)[0].gpu_seconds == 0
