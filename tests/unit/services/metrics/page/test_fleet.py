@@ -120,6 +120,20 @@ def test_a_node_that_retires_is_gone_and_may_come_back() -> None:
     assert (made.changes(seen).gone, [node.name for node in made.changes(seen).nodes]) == ((), ["n1"])
 
 
+@pytest.mark.parametrize("lost", [None, inventory(gpus=0)], ids=["gone", "empty"])
+def test_a_node_that_comes_back_has_its_slices(lost: Inventory | None) -> None:
+    """After NATS lost its volume, GPUs that were used were shown as free."""
+    made = fleet(enforced("a", "n1-1"), enforced("b", "n1-0"))
+    seen = made.version
+    made.inventory("n1", lost)
+    made.event(SliceReleased(node="n1", grant_id="g-b", boot_id="b", **pod("b")), 300.0)
+    made.event(enforced("c", "n1-0"), 301.0)
+    assert (made.changes(0).nodes, made.changes(seen).gone) == ((), ("n1",))
+    made.inventory("n1", inventory())
+    assert phases(made) == [("n1-1", "a", "running"), ("n1-0", "c", "running")]
+    assert [node.slices for node in made.changes(seen).nodes] == [node.slices for node in made.changes(0).nodes]
+
+
 @pytest.mark.parametrize("since", [5_000_001, 99_000_000])
 def test_a_number_of_another_process_gets_everything_and_is_told_to_forget(since: int) -> None:
     """Of an earlier one, which has counted further or less far; this one started at second 6."""
