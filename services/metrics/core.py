@@ -53,6 +53,8 @@ class Core:
         """What is handed over, by grant and container."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Grants that ended, for a redelivered or late enforcement."""
+        self._open: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        """Uid and plan of each grant that is suspended: a new leader says it again."""
         self._inventories: dict[str, Inventory] = {}
         self._retired: set[str] = set()
         """Nodes without an inventory that were counted before. One may come back without an event."""
@@ -111,8 +113,15 @@ class Core:
 
     def _suspension(self, event: PodSuspended | PodResumed) -> None:
         if isinstance(event, PodSuspended):
+            now, before = (event.uid, event.plan_id), self._open.get(event.grant_id)
+            if now == before or event.grant_id in self._ended:
+                return
+            self._open[event.grant_id] = now
+            if len(self._open) > ENDED_KEPT:
+                self._open.popitem(last=False)
             self._suspensions.of(event.action, "idle" if event.idle else "turn" if event.turn_of else "other").add()
             return
+        self._open.pop(event.grant_id, None)
         self._suspended.of(event.action).observe(event.suspended_ms / 1000)
         if event.moved:
             self._moves.of().add()
@@ -177,6 +186,7 @@ class Core:
     def end(self, grant_id: str, at_s: float, *, by_node: bool = False) -> list[Record]:
         """A grant's slices are over since then; `by_node`: their node says so."""
         self._held.pop(grant_id, None)
+        self._open.pop(grant_id, None)
         self._ended[grant_id] = None
         if len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)

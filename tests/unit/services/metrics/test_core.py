@@ -137,6 +137,16 @@ def test_suspensions_their_lengths_and_moves_are_counted() -> None:
     assert "kerf_moves_total 1.0" in text
 
 
+def test_a_suspension_that_each_new_leader_says_again_counts_once() -> None:
+    of: dict[str, Any] = {"node": "n1", "grant_id": "g1", "action": "checkpoint", **POD}
+    first, again, other = (PodSuspended(plan_id=plan, **of) for plan in ("one", "one", "two"))
+    _, metrics, _ = make_core(first, again, again, other, other)
+    assert 'kerf_suspensions_total{action="checkpoint",why="other"} 2.0' in text_of(metrics)
+    core, metrics, _ = make_core(first, PodResumed(**of), first, again, ENDED, again)
+    assert 'kerf_suspensions_total{action="checkpoint",why="other"} 2.0' in text_of(metrics)
+    assert core._open == {}
+
+
 def test_a_pod_that_waited_for_hours_is_in_a_bucket_of_hours() -> None:
     _, metrics, _ = make_core(PlacementDecided(node="n1", term=7, sequence=9, waited_ms=7_200_000, **POD))
     lines = text_of(metrics)
