@@ -149,6 +149,10 @@ class Core:
         self._retired.add(node)
         return [Capacity(node, round(now_s * 1000), 0, "")]
 
+    def nodes(self) -> list[str]:
+        """Returns the nodes with an inventory."""
+        return list(self._inventories)
+
     def restore(self, live: Iterable[Began]) -> None:
         """What was held when this process ended."""
         for slice_ in live:

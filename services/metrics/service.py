@@ -404,13 +404,16 @@ class MetricsService(Service):
 
     async def _forgets(self) -> None:
         while True:
-            before_ms = round((self._ctx.now() - self._config.keep_days * DAY_S) * 1000)
-            try:
-                gone = await self._blocking(lambda before=before_ms: self._book.forget(before))  # type: ignore[misc]
-                self._ctx.log.info("usage_forgotten", grants=gone)
-            except sqlite3.Error as error:
-                self._ctx.log.error("usage_not_forgotten", error=str(error))
+            await self._forget(round((self._ctx.now() - self._config.keep_days * DAY_S) * 1000))
             await asyncio.sleep(DAY_S)
+
+    async def _forget(self, before_ms: int) -> None:
+        try:
+            # The nodes of when it is done: sizes that were written meanwhile are to stay.
+            gone = await self._blocking(lambda: self._book.forget(before_ms, self.core.nodes()))
+            self._ctx.log.info("usage_forgotten", grants=gone)
+        except sqlite3.Error as error:
+            self._ctx.log.error("usage_not_forgotten", error=str(error))
 
 
 SERVICE = MetricsService

@@ -9,6 +9,7 @@ compute until its inventory was received.
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 
@@ -446,11 +447,18 @@ class UsageBook:
         ).fetchone()
         return int(row[0] or 0)
 
-    def forget(self, before_ms: int) -> int:
-        """Takes out slices that ended before then, and of the others what they had before their last change until then;
-        returns how many grants."""
+    def forget(self, before_ms: int, nodes: Iterable[str] = ()) -> int:
+        """Takes out slices that ended before then, of the others what they had before their last change until then, and
+        nodes that were gone; returns how many grants. `nodes`: those with an inventory, whose GPUs are kept."""
         with self._all_or_nothing():
-            return self._forget(before_ms)
+            forgotten = self._forget(before_ms)
+            self._db.execute(
+                "DELETE FROM gpu_size WHERE node NOT IN (SELECT value FROM json_each(?)) "
+                "AND uuid NOT IN (SELECT uuid FROM part UNION SELECT uuid FROM held)",
+                (json.dumps(list(nodes)),),
+            )
+            self._db.execute("DELETE FROM gpu WHERE uuid NOT IN (SELECT uuid FROM gpu_size)")
+            return forgotten
 
     def _forget(self, before_ms: int) -> int:
         old = "(SELECT grant_id FROM ended WHERE ended_ms < ?)"
@@ -460,6 +468,7 @@ class UsageBook:
             "AND later.at_ms > capacity.at_ms AND later.at_ms <= ?)",
             (before_ms,),
         )
+        self._db.execute("DELETE FROM capacity WHERE gpus = 0 AND at_ms <= ?", (before_ms,))
         self._db.execute(
             "DELETE FROM capacity_part WHERE NOT EXISTS (SELECT 1 FROM capacity c "
             "WHERE c.node = capacity_part.node AND c.at_ms = capacity_part.at_ms)"

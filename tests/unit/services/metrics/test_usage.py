@@ -294,6 +294,24 @@ def test_of_a_slice_that_lives_on_what_it_had_before_its_last_old_change_is_forg
     assert book._db.execute("SELECT COUNT(*) FROM held").fetchone() == (1,)
 
 
+def test_nodes_that_were_gone_before_are_forgotten_with_the_gpus_that_no_slice_names() -> None:
+    """A cluster whose nodes come and go kept a row of each node and of each GPU for ever."""
+    sizes = (SIZE, GpuSize("gone", "old", 1), GpuSize("gone", "used", 1), GpuSize("there", "idle", 1))
+    capacity = [Capacity(node, 0, 8, "X", (("X", 4), ("Y", 4))) for node in ("gone", "there", "left late")]
+    ends = (Capacity("gone", 1000, 0, ""), Capacity("left late", 7000, 0, ""))
+    slices = (began("live"), began("ended", gpus=("used",)), Ended("ended", 6000), began("was", gpus=("old",)))
+    book = make_book(*sizes, *capacity, *ends, *slices, Ended("was", 1000))
+    book._db.execute("INSERT INTO gpu VALUES ('old', 1), ('used', 1)")
+    book.forget(5000, ["there"])
+
+    def rows(column: str, table: str) -> list[str]:
+        return [row[0] for row in book._db.execute(f"SELECT DISTINCT {column} FROM {table} ORDER BY 1")]
+
+    assert rows("node", "capacity") == rows("node", "capacity_part") == ["left late", "there"]
+    assert (rows("uuid", "gpu_size"), rows("uuid", "gpu")) == (["G", "idle", "used"], ["used"])
+    assert book.capacity_ms(5000, 8000) == {"X": 4 * 5000, "Y": 4 * 5000}
+
+
 def test_labels_are_forgotten_with_the_last_slice_of_their_pod_and_of_pods_that_never_ran() -> None:
     labels = [Labelled(uid, (("team", "x"),), 0) for uid in ("u-old", "u-live", "u-never")]
     book = make_book(SIZE, began("old"), Ended("old", 1000), began("live"), *labels)
