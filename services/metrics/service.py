@@ -384,8 +384,10 @@ class MetricsService(Service):
             over: list[str] = []
             if self._are_nodes_listed:
                 await self._nodes_listed()  # events of nodes that are gone may have been read since
+            held = self.core.held()
+            starting = self.fleet.starting().difference(held)
             try:
-                for asked in parts(self.core.held(), GRANTS_ASKED_ABOUT):
+                for asked in parts([*held, *starting], GRANTS_ASKED_ABOUT):
                     query = encode(EndedGrantsQuery(grant_ids=asked))
                     reply = await self._ctx.bus.request(queries.ENDED_GRANTS.subject, query)
                     answer = decode(reply, EndedGrantsAnswer)
@@ -397,10 +399,12 @@ class MetricsService(Service):
                 self._ctx.log.info("missed_ends_not_looked_for", error=str(error))
                 continue
             for grant_id, ended_s in missed.look(over, self._ctx.now()).items():
+                self.fleet.end(grant_id)
+                if grant_id in starting:
+                    continue  # it had nothing, and no event was to tell its end
                 self._missed.add()
                 self._ctx.log.warning("grant_ended_unheard", grant=grant_id)
                 self._note(self.core.end(grant_id, ended_s))
-                self.fleet.end(grant_id)
 
     async def _forgets(self) -> None:
         while True:

@@ -18,10 +18,11 @@ from shared.bus.provision import provision
 from shared.contracts import metrics_queries, queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import wrap
-from shared.contracts.events import Event, NodeInventoried, SliceEnforced, SliceReleased
+from shared.contracts.events import Event, NodeInventoried, PlacementDecided, SliceEnforced, SliceReleased
 from shared.contracts.metrics_queries import Span, SpanBatch, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery, UsageRow
 from shared.contracts.queries import EndedGrantsAnswer, EndedGrantsQuery, QueuesAnswer, QueueStanding, StatusAnswer
 from shared.model.gpu import Gpu, Inventory
+from shared.model.grant import ContainerGrant, GpuShare, Grant
 from shared.service import Lifecycle, running
 from shared.telemetry.trace_ids import trace_id_for
 from tests.support.waiting import eventually
@@ -148,6 +149,29 @@ async def test_slices_whose_end_was_never_told_are_counted_until_placement_has_n
         assert await live() == {"team/a": 1, "team/b": 1}
         over.append("g-a")
         await eventually(ended)
+
+
+async def test_a_pod_that_was_deleted_while_it_was_bound_leaves_the_page_and_misses_no_end(
+    nats: EmbeddedServer, bus: NatsBus
+) -> None:
+    """It was drawn as starting for ever: of its grant nothing is published but the decision."""
+    asked: set[str] = set()
+
+    async def ended_grants(incoming: Incoming) -> None:
+        asked.clear()
+        asked.update(decode(incoming.payload, EndedGrantsQuery).grant_ids)
+        await bus.respond(incoming, encode(EndedGrantsAnswer(grant_ids=tuple({"g-ghost"} & asked))))
+
+    await bus.subscribe(queries.ENDED_GRANTS.subject, ended_grants)
+    share = GpuShare(node="n1", uuid="G", memory_mib=500, compute_milli=0)
+    grant = Grant(grant_id="g-ghost", term=1, containers={"c": ContainerGrant(strategy="advisory", gpus=(share,))})
+    of = {"uid": "u-ghost", "namespace": "team", "name": "ghost", "node": "n1"}
+    async with running(MetricsService, Config(page_port=0, missed_ends_every_s=0.05), bus_url=nats.url) as ctx:
+        say(bus, enforced("b"), 100)
+        say(bus, PlacementDecided(term=1, sequence=1, grant=grant, **of), 100)
+        await eventually(lambda: asked == {"g-b", "g-ghost"}, what="a question about both")
+        await eventually(lambda: asked == {"g-b"}, what="none about the ghost")
+        assert "kerf_usage_ends_missed_total 0.0" in ctx.metrics.render().decode()
 
 
 async def test_a_recreated_stream_is_followed_from_its_beginning(

@@ -209,6 +209,16 @@ class Fleet:
             reset=reset,
         )
 
+    def starting(self) -> set[str]:
+        """Returns the grants of slices that are not enforced: of a pod that is deleted while it is bound no event
+        comes."""
+        return {
+            grant
+            for slices in self._slices.values()
+            for (grant, _), rows in slices.items()
+            if any(row[3] == "starting" for row in rows)
+        }
+
     def slices_of(self, namespace: str, pod: str) -> list[dict[str, Any]]:
         """The slices of a pod, with their node and what they use where an agent has measured it."""
         found: list[dict[str, Any]] = []

@@ -98,6 +98,13 @@ def test_a_slice_is_gone_when_its_grant_has_ended_in_whatever_order_that_is_hear
         assert phases(fleet(*story)) == []
 
 
+def test_what_has_not_started_is_known_by_its_grant() -> None:
+    made = fleet(decided("a", "n1-0"), decided("b", "n1-1"), enforced("b", "n1-1"))
+    assert made.starting() == {"g-a"}
+    made.end("g-a")
+    assert (made.starting(), phases(made)) == (set(), [("n1-1", "b", "running")])
+
+
 def test_a_browser_gets_only_what_it_has_not_seen() -> None:
     made = fleet(decided("a", "n1-0"))
     made.inventory("n2", inventory("n2"))
