@@ -11,6 +11,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import get_args
 
 import msgspec
 
@@ -31,13 +32,18 @@ from shared.contracts.events import (
     TermTaken,
 )
 from shared.contracts.queries import QueueStanding, StatusAnswer
-from shared.model.gpu import Inventory
+from shared.model.gpu import GpuState, Inventory
 from shared.telemetry.metrics import MIB, MILLI, WAITS, Former, Metrics
 
 KNOWN_PODS = 100_000
 ENDED_KEPT = 50_000
 FIGURES_KEPT_S = 60.0
 """Placement's figures are shown for so long after its last answer: without an end they would look healthy."""
+
+
+GPU_STATES = frozenset((*get_args(GpuState), "gone"))
+OTHER = "other"
+"""The label of what an agent may have made up: each value of a label is a series that stays."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -72,7 +78,7 @@ class Core:
     def event(self, envelope: Envelope, event: Event | None) -> list[Record]:
         """Reduces one public event; what it means for usage comes back. An event of an unknown type is counted."""
         at_s = seconds_of(envelope.time)
-        self._events.of(envelope.type).add()
+        self._events.of(OTHER if event is None else envelope.type).add()
         uid, namespace, name = (getattr(event, field, "") for field in ("uid", "namespace", "name"))
         if uid and name:
             self._know(namespace, name, uid)
@@ -96,7 +102,7 @@ class Core:
                 self._term.set(max(self._term.of().value, event.term))
                 self._recovery.observe(event.seconds)
             case GpuStateChanged():
-                self._gpu_states.of(event.state).add()
+                self._gpu_states.of(event.state if event.state in GPU_STATES else OTHER).add()
             case SliceEnforced():
                 return self._enforced(event, envelope, at_s)
             case SliceReleased() | GrantEnded():
@@ -205,12 +211,14 @@ class Core:
     # --- out --------------------------------------------------------------------------------------------------
 
     def allocated(self) -> dict[tuple[str, str], tuple[int, int, int]]:
-        """By node and model: MiB, milli and slices that are handed over."""
+        """By node and model: MiB, milli and slices that are handed over. Of nodes without an inventory together: any
+        agent can name any node in an event."""
         found: dict[tuple[str, str], tuple[int, int, int]] = {}
         for containers in self._held.values():
             for held in containers.values():
                 for uuid, mib, milli in held.gpus:
-                    key = held.node, self._model.get(uuid, "unknown")
+                    node = held.node if held.node in self._inventories else "unknown"
+                    key = node, self._model.get(uuid, "unknown")
                     memory, compute, slices = found.get(key, (0, 0, 0))
                     found[key] = memory + mib, compute + milli, slices + 1
         return found
@@ -225,7 +233,9 @@ class Core:
         return found
 
     def _declare(self, metrics: Metrics) -> None:
-        self._events = metrics.counter("kerf_events_total", "Public events heard, by type.", ("type",))
+        self._events = metrics.counter(
+            "kerf_events_total", "Public events heard, by type; other: of an unknown type.", ("type",)
+        )
         self._outcomes = metrics.counter(
             "kerf_placement_outcomes_total", "Pods decided, rejected and bound.", ("outcome",)
         )

@@ -12,6 +12,7 @@ from services.metrics.usage import Began, Capacity, Ended, GpuSize
 from shared.contracts.envelope import unwrap, wrap
 from shared.contracts.events import (
     Event,
+    GpuStateChanged,
     GrantEnded,
     PlacementDecided,
     PlacementRejected,
@@ -243,7 +244,23 @@ def test_an_unknown_event_is_counted_and_passed_over() -> None:
     payload = wrap(ENDED, source="/test", now_s=1)[1].replace(b"grant.ended", b"grant.adored")
     envelope, read = unwrap(payload)
     assert (read, core.event(envelope, read)) == (None, [])
-    assert 'kerf_events_total{type="dev.kerf.grant.adored.v1"} 1.0' in text_of(metrics)
+    assert 'kerf_events_total{type="other"} 1.0' in text_of(metrics)
+
+
+def test_an_agent_cannot_make_up_values_of_labels() -> None:
+    """Each value is a series that stays."""
+    states = [GpuStateChanged(node="n1", uuid="G", state=state) for state in ("suspect", "gone", "made-up", "up")]
+    slices = [
+        SliceEnforced(
+            node=f"made-up-{number}", container="c", grant_id=f"g{number}", strategy="advisory", promise="soft",
+            gpus={"X": (400, 200)}, **POD,
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    core, metrics, _ = make_core(*states, *slices)
+    lines = [line for line in text_of(metrics) if line.startswith("kerf_gpu_state_changes_total{")]
+    assert [line.split('"')[1] for line in lines] == ["suspect", "gone", "other"]
+    assert core.allocated() == {("unknown", "unknown"): (1200, 600, 3)}
 
 
 def test_times_are_read_or_are_nothing() -> None:
