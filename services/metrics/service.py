@@ -46,6 +46,7 @@ from shared.contracts.queries import (
 from shared.contracts.samples import UsageSample
 from shared.kube.client import connect
 from shared.model.gpu import Inventory
+from shared.model.timestamps import seconds_text
 from shared.service import Context, Service
 from shared.service.settings import Count, PortOrNone, Seconds
 from shared.telemetry.trace_ids import trace_id_for
@@ -265,8 +266,12 @@ class MetricsService(Service):
         try:
             query = decode(incoming.payload, UsageQuery)
             await self._flush()
+            now_ms = round(self._ctx.now() * 1000)
+            first_ms = await self._blocking(self._book.since_ms)
             answer = UsageAnswer(
-                rows=await self._blocking(lambda: self._book.usage(query.by, round(self._ctx.now() * 1000)))
+                rows=await self._blocking(lambda: self._book.usage(query.by, now_ms)),
+                # A node's clock may be anywhere.
+                since="" if first_ms is None else seconds_text(max(0, min(first_ms, now_ms)) / 1000),
             )
         except (ValueError, sqlite3.Error) as error:
             answer = UsageAnswer(error=str(error))

@@ -399,6 +399,11 @@ class UsageBook:
             for key, gpu, memory, count, live in rows
         )
 
+    def since_ms(self) -> int | None:
+        """When the first slice began that is known, which is what `usage` counts from; None where there is none."""
+        first = self._db.execute("SELECT MIN(started_ms) FROM slice").fetchone()[0]
+        return None if first is None else int(first)
+
     def spent(self, by: str, since_ms: int, until_ms: int) -> list[Spent]:
         """By key and GPU model. `by` is namespace, pod, model or label:KEY; ValueError on anything else."""
         kind, _, label = by.partition(":")

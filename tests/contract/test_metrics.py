@@ -23,6 +23,7 @@ from shared.contracts.metrics_queries import Span, SpanBatch, TraceAnswer, Trace
 from shared.contracts.queries import EndedGrantsAnswer, EndedGrantsQuery, QueuesAnswer, QueueStanding, StatusAnswer
 from shared.model.gpu import Gpu, Inventory
 from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.timestamps import seconds_text
 from shared.service import Lifecycle, running
 from shared.telemetry.trace_ids import trace_id_for
 from tests.support.waiting import eventually
@@ -189,6 +190,21 @@ async def test_a_recreated_stream_is_followed_from_its_beginning(
     async with running(MetricsService, config, bus_url=nats.url):
         say(bus, enforced("z"), 100)
         await eventually(lambda: _row(bus, "team/z"), within_s=30)
+
+
+async def test_usage_says_since_when_whatever_clock_an_agent_has(nats: EmbeddedServer, bus: NatsBus) -> None:
+    async def since(expected: str) -> bool:
+        answer = decode(await bus.request(metrics_queries.USAGE.subject, encode(UsageQuery(by="pod"))), UsageAnswer)
+        return (answer.since, answer.error) == (expected, "")
+
+    async with running(MetricsService, Config(), bus_url=nats.url):
+        assert await since("")
+        say(bus, enforced("a"), 100)
+        await eventually(lambda: since(seconds_text(LONG_AGO_S + 100)))
+        identity, payload = wrap(enforced("b"), source="/test", now_s=0)
+        payload = payload.replace(b"1970-01-01T00:00:00.000000Z", b"0001-01-01T00:00:00+14:00")
+        bus.publish_event(subjects.event_in_namespace("slice", "enforced", "team"), payload, identity)
+        await eventually(lambda: since("1970-01-01T00:00:00Z"))
 
 
 async def test_the_newest_traces_can_be_queried_by_name(nats: EmbeddedServer, bus: NatsBus) -> None:

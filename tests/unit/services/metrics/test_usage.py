@@ -180,6 +180,14 @@ def test_a_slice_from_tomorrow_costs_nothing_yet() -> None:
     assert make_book(SIZE, began("a", at=9000)).usage("namespace", 4000)[0].gpu_seconds == 0
 
 
+def test_the_time_from_which_usage_is_counted_is_the_first_begin_that_is_left() -> None:
+    assert UsageBook("").since_ms() is None
+    book = make_book(began("b", at=2000), began("a", at=500), Ended("a", 1000))
+    assert book.since_ms() == 500
+    book.forget(1500)
+    assert book.since_ms() == 2000
+
+
 def test_usage_is_exported_by_namespace_pod_and_model() -> None:
     book = make_book(
         SIZE,
