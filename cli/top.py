@@ -19,10 +19,12 @@ async def run(args: argparse.Namespace) -> None:
         status = await ask(bus, queries.STATUS.subject, StatusQuery(suspended=SHOWN), StatusAnswer)
         usage = await ask(bus, metrics_queries.USAGE.subject, UsageQuery(by=args.by), UsageAnswer)
     if args.json:
-        print_json({"status": status, "usage": usage.rows})
+        print_json({"status": status, "usage": usage.rows, "usage_since": usage.since})
         return
     show(status)
     show_suspended(status)
+    if usage.since:
+        out.print(f"  used since {usage.since}, when the first slice began that the usage book still has:")
     numbers = ("GPU HOURS", "MEMORY GiB HOURS", "SLICES", "LIVE")
     table = new_table(args.by.upper(), *numbers, right=numbers)
     for row in usage.rows:

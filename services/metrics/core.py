@@ -11,6 +11,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from typing import get_args
 
 import msgspec
 
@@ -31,15 +32,18 @@ from shared.contracts.events import (
     TermTaken,
 )
 from shared.contracts.queries import QueueStanding, StatusAnswer
-from shared.model.gpu import Inventory
+from shared.model.gpu import GpuState, Inventory
 from shared.telemetry.metrics import MIB, MILLI, WAITS, Former, Metrics
 
 KNOWN_PODS = 100_000
 ENDED_KEPT = 50_000
-AMOUNT_MOST = 2**40
-"""MiB of GPU memory, or thousandths of a GPU: an agent that says more is not believed."""
 FIGURES_KEPT_S = 60.0
 """Placement's figures are shown for so long after its last answer: without an end they would look healthy."""
+
+
+GPU_STATES = frozenset((*get_args(GpuState), "gone"))
+OTHER = "other"
+"""The label of what an agent may have made up: each value of a label is a series that stays."""
 
 
 class Held(msgspec.Struct, frozen=True):
@@ -55,6 +59,8 @@ class Core:
         """What is handed over, by grant and container."""
         self._ended: OrderedDict[str, None] = OrderedDict()
         """Grants that ended, for a redelivered or late enforcement."""
+        self._open: OrderedDict[str, tuple[str, str]] = OrderedDict()
+        """Uid and plan of each grant that is suspended: a new leader says it again."""
         self._inventories: dict[str, Inventory] = {}
         self._retired: set[str] = set()
         """Nodes without an inventory that were counted before. One may come back without an event."""
@@ -72,7 +78,7 @@ class Core:
     def event(self, envelope: Envelope, event: Event | None) -> list[Record]:
         """Reduces one public event; what it means for usage comes back. An event of an unknown type is counted."""
         at_s = seconds_of(envelope.time)
-        self._events.of(envelope.type).add()
+        self._events.of(OTHER if event is None else envelope.type).add()
         uid, namespace, name = (getattr(event, field, "") for field in ("uid", "namespace", "name"))
         if uid and name:
             self._know(namespace, name, uid)
@@ -96,11 +102,11 @@ class Core:
                 self._term.set(max(self._term.of().value, event.term))
                 self._recovery.observe(event.seconds)
             case GpuStateChanged():
-                self._gpu_states.of(event.state).add()
+                self._gpu_states.of(event.state if event.state in GPU_STATES else OTHER).add()
             case SliceEnforced():
-                return self._enforced(event, at_s)
+                return self._enforced(event, envelope, at_s)
             case SliceReleased() | GrantEnded():
-                return self.end(event.grant_id, at_s)
+                return self.end(event.grant_id, at_s, by_node=isinstance(event, SliceReleased))
         return []
 
     def answered(self, status: StatusAnswer) -> None:
@@ -113,8 +119,15 @@ class Core:
 
     def _suspension(self, event: PodSuspended | PodResumed) -> None:
         if isinstance(event, PodSuspended):
+            now, before = (event.uid, event.plan_id), self._open.get(event.grant_id)
+            if now == before or event.grant_id in self._ended:
+                return
+            self._open[event.grant_id] = now
+            if len(self._open) > ENDED_KEPT:
+                self._open.popitem(last=False)
             self._suspensions.of(event.action, "idle" if event.idle else "turn" if event.turn_of else "other").add()
             return
+        self._open.pop(event.grant_id, None)
         self._suspended.of(event.action).observe(event.suspended_ms / 1000)
         if event.moved:
             self._moves.of().add()
@@ -131,7 +144,7 @@ class Core:
             self._retired.discard(node)
             models = Counter(gpu.model for gpu in inventory.gpus)
             back.append(_capacity(node, now_s, len(inventory.gpus), sorted(models), models))
-        return [*back, *(GpuSize(gpu.uuid, gpu.memory_mib) for gpu in inventory.gpus)]
+        return [*back, *(GpuSize(node, gpu.uuid, gpu.memory_mib) for gpu in inventory.gpus)]
 
     def all_listed(self, counted: Iterable[str], now_s: float) -> list[Record]:
         """When every inventory was given: of the nodes that are `counted`, those without one have retired while this
@@ -141,6 +154,10 @@ class Core:
     def _retire(self, node: str, now_s: float) -> list[Record]:
         self._retired.add(node)
         return [Capacity(node, round(now_s * 1000), 0, "")]
+
+    def nodes(self) -> list[str]:
+        """Returns the nodes with an inventory."""
+        return list(self._inventories)
 
     def restore(self, live: Iterable[Began]) -> None:
         """What was held when this process ended."""
@@ -152,10 +169,8 @@ class Core:
         """The newest pod of that name; empty where none was heard of."""
         return self._uids.get((namespace, name), "")
 
-    def _enforced(self, event: SliceEnforced, at_s: float) -> list[Record]:
+    def _enforced(self, event: SliceEnforced, envelope: Envelope, at_s: float) -> list[Record]:
         gpus = tuple((uuid, mib, milli) for uuid, (mib, milli) in sorted(event.gpus.items()))
-        if not all(0 <= amount <= AMOUNT_MOST for _, *amounts in gpus for amount in amounts):
-            return []  # no agent of Kerf's says that, and no database could take it
         if event.grant_id not in self._ended:
             self._held.setdefault(event.grant_id, {})[event.container] = Held(event.node, gpus)
         return [
@@ -169,6 +184,8 @@ class Core:
                 event.model,
                 round(at_s * 1000),
                 gpus,
+                envelope.source,
+                envelope.sequence,
             )
         ]
 
@@ -176,13 +193,14 @@ class Core:
         """Returns the ids of grants with slices that are counted now."""
         return list(self._held)
 
-    def end(self, grant_id: str, at_s: float) -> list[Record]:
-        """A grant's slices are over since then."""
+    def end(self, grant_id: str, at_s: float, *, by_node: bool = False) -> list[Record]:
+        """A grant's slices are over since then; `by_node`: their node says so."""
         self._held.pop(grant_id, None)
+        self._open.pop(grant_id, None)
         self._ended[grant_id] = None
         if len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)
-        return [Ended(grant_id, round(at_s * 1000))]
+        return [Ended(grant_id, round(at_s * 1000), by_node)]
 
     def _know(self, namespace: str, name: str, uid: str) -> None:
         self._uids[namespace, name] = uid
@@ -193,12 +211,14 @@ class Core:
     # --- out --------------------------------------------------------------------------------------------------
 
     def allocated(self) -> dict[tuple[str, str], tuple[int, int, int]]:
-        """By node and model: MiB, milli and slices that are handed over."""
+        """By node and model: MiB, milli and slices that are handed over. Of nodes without an inventory together: any
+        agent can name any node in an event."""
         found: dict[tuple[str, str], tuple[int, int, int]] = {}
         for containers in self._held.values():
             for held in containers.values():
                 for uuid, mib, milli in held.gpus:
-                    key = held.node, self._model.get(uuid, "unknown")
+                    node = held.node if held.node in self._inventories else "unknown"
+                    key = node, self._model.get(uuid, "unknown")
                     memory, compute, slices = found.get(key, (0, 0, 0))
                     found[key] = memory + mib, compute + milli, slices + 1
         return found
@@ -213,7 +233,9 @@ class Core:
         return found
 
     def _declare(self, metrics: Metrics) -> None:
-        self._events = metrics.counter("kerf_events_total", "Public events heard, by type.", ("type",))
+        self._events = metrics.counter(
+            "kerf_events_total", "Public events heard, by type; other: of an unknown type.", ("type",)
+        )
         self._outcomes = metrics.counter(
             "kerf_placement_outcomes_total", "Pods decided, rejected and bound.", ("outcome",)
         )

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 class MissedEnds:
     """A grant that placement's book lacks at two checks in a row ended before the first of them. If its event is only
-    late, the event's own, earlier time is counted when it arrives."""
+    late, the event's own time is counted when it arrives: always that of its node, of placement's the earlier one."""
 
     def __init__(self) -> None:
         self._first: dict[str, float] = {}

@@ -25,7 +25,7 @@ from services.metrics.usage import Record, Stranded, UsageBook
 from shared.bus.port import BusError, Incoming, KvEntry, LogEntry
 from shared.contracts import metrics_queries, queries, subjects
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.envelope import unwrap
+from shared.contracts.envelope import check_subject, unwrap
 from shared.contracts.metrics_queries import (
     CostAnswer,
     CostQuery,
@@ -46,6 +46,7 @@ from shared.contracts.queries import (
 from shared.contracts.samples import UsageSample
 from shared.kube.client import connect
 from shared.model.gpu import Inventory
+from shared.model.timestamps import seconds_text
 from shared.service import Context, Service
 from shared.service.settings import Count, PortOrNone, Seconds
 from shared.telemetry.trace_ids import trace_id_for
@@ -138,6 +139,9 @@ class MetricsService(Service):
         self._write_failures = ctx.metrics.counter(
             "kerf_usage_write_failures_total", "Writes of the usage book that failed; they are repeated."
         )
+        self._left_out = ctx.metrics.counter(
+            "kerf_usage_records_left_out_total", "Usage records that the usage book could not take."
+        )
         self._missed = ctx.metrics.counter(
             "kerf_usage_ends_missed_total", "Grants that had ended by placement's book, and of which no event told it."
         )
@@ -221,6 +225,8 @@ class MetricsService(Service):
         await self._room.wait()
         try:
             envelope, event = unwrap(entry.payload)
+            if event is not None:
+                check_subject(entry.subject, event)
         except ContractError as error:
             self._unreadable.add()
             self._ctx.log.warning("event_unreadable", subject=entry.subject, sequence=entry.sequence, error=str(error))
@@ -241,7 +247,9 @@ class MetricsService(Service):
             self.fleet.inventory(node, inventory)
 
     async def _sample(self, incoming: Incoming) -> None:
-        self.fleet.sample(decode(incoming.payload, UsageSample))
+        sample = decode(incoming.payload, UsageSample)
+        subjects.check_sender(incoming.subject, sample.node)
+        self.fleet.sample(sample)
 
     async def _spans(self, incoming: Incoming) -> None:
         self._traces.add(decode(incoming.payload, SpanBatch).spans)
@@ -258,8 +266,12 @@ class MetricsService(Service):
         try:
             query = decode(incoming.payload, UsageQuery)
             await self._flush()
+            now_ms = round(self._ctx.now() * 1000)
+            first_ms = await self._blocking(self._book.since_ms)
             answer = UsageAnswer(
-                rows=await self._blocking(lambda: self._book.usage(query.by, round(self._ctx.now() * 1000)))
+                rows=await self._blocking(lambda: self._book.usage(query.by, now_ms)),
+                # A node's clock may be anywhere.
+                since="" if first_ms is None else seconds_text(max(0, min(first_ms, now_ms)) / 1000),
             )
         except (ValueError, sqlite3.Error) as error:
             answer = UsageAnswer(error=str(error))
@@ -338,10 +350,13 @@ class MetricsService(Service):
             if records:
                 self._records = []
                 try:
-                    await asyncio.to_thread(self._book.write, records, sequence, stream)
+                    left_out = await asyncio.to_thread(self._book.write, records, sequence, stream)
                 except BaseException:
                     self._records = records + self._records
                     raise
+                for why in left_out:
+                    self._left_out.add()
+                    self._ctx.log.error("usage_record_left_out", why=why)
             self._room.set()
 
     async def _blocking(self, ask: Callable[[], T]) -> T:
@@ -374,8 +389,10 @@ class MetricsService(Service):
             over: list[str] = []
             if self._are_nodes_listed:
                 await self._nodes_listed()  # events of nodes that are gone may have been read since
+            held = self.core.held()
+            starting = self.fleet.starting().difference(held)
             try:
-                for asked in parts(self.core.held(), GRANTS_ASKED_ABOUT):
+                for asked in parts([*held, *starting], GRANTS_ASKED_ABOUT):
                     query = encode(EndedGrantsQuery(grant_ids=asked))
                     reply = await self._ctx.bus.request(queries.ENDED_GRANTS.subject, query)
                     answer = decode(reply, EndedGrantsAnswer)
@@ -387,20 +404,25 @@ class MetricsService(Service):
                 self._ctx.log.info("missed_ends_not_looked_for", error=str(error))
                 continue
             for grant_id, ended_s in missed.look(over, self._ctx.now()).items():
+                self.fleet.end(grant_id)
+                if grant_id in starting:
+                    continue  # it had nothing, and no event was to tell its end
                 self._missed.add()
                 self._ctx.log.warning("grant_ended_unheard", grant=grant_id)
                 self._note(self.core.end(grant_id, ended_s))
-                self.fleet.end(grant_id)
 
     async def _forgets(self) -> None:
         while True:
-            before_ms = round((self._ctx.now() - self._config.keep_days * DAY_S) * 1000)
-            try:
-                gone = await self._blocking(lambda before=before_ms: self._book.forget(before))  # type: ignore[misc]
-                self._ctx.log.info("usage_forgotten", grants=gone)
-            except sqlite3.Error as error:
-                self._ctx.log.error("usage_not_forgotten", error=str(error))
+            await self._forget(round((self._ctx.now() - self._config.keep_days * DAY_S) * 1000))
             await asyncio.sleep(DAY_S)
+
+    async def _forget(self, before_ms: int) -> None:
+        try:
+            # The nodes of when it is done: sizes that were written meanwhile are to stay.
+            gone = await self._blocking(lambda: self._book.forget(before_ms, self.core.nodes()))
+            self._ctx.log.info("usage_forgotten", grants=gone)
+        except sqlite3.Error as error:
+            self._ctx.log.error("usage_not_forgotten", error=str(error))
 
 
 SERVICE = MetricsService

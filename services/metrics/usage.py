@@ -1,13 +1,15 @@
 """Which pod held how much of which GPU for how long, in SQLite. Every write may be repeated, and in any order.
 
 A slice counts from its first `slice.enforced` until its grant's end, with what each such event says that it has until
-the next one, all by its node's clock. A GPU's share is the larger of the memory and the compute fraction; a GPU whose
-size is not known yet counts by compute until its inventory was received.
+the next one, all by its node's clock. The order of these events is that of their source, also where its clock is set
+back. A GPU's share is the larger of the memory and the compute fraction; a GPU whose size is not known yet counts by
+compute until its inventory was received.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 
@@ -32,8 +34,16 @@ CREATE TABLE IF NOT EXISTS held (
   grant_id TEXT NOT NULL, container TEXT NOT NULL, at_ms INTEGER NOT NULL,
   uuid TEXT NOT NULL, memory_mib INTEGER NOT NULL, compute_milli INTEGER NOT NULL,
   PRIMARY KEY (grant_id, container, at_ms, uuid)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS told (
+  grant_id TEXT NOT NULL, container TEXT NOT NULL, source TEXT NOT NULL, sequence TEXT NOT NULL,
+  at_ms INTEGER NOT NULL, PRIMARY KEY (grant_id, container, source, sequence)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS ended (grant_id TEXT PRIMARY KEY, ended_ms INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS released (grant_id TEXT PRIMARY KEY) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS gpu (uuid TEXT PRIMARY KEY, memory_mib INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS gpu_size (
+  uuid TEXT NOT NULL, node TEXT NOT NULL, memory_mib INTEGER NOT NULL, PRIMARY KEY (uuid, node)) WITHOUT ROWID;
+INSERT INTO gpu_size SELECT uuid, '', memory_mib FROM gpu
+  WHERE NOT EXISTS (SELECT 1 FROM gpu_size g WHERE g.uuid = gpu.uuid);
 CREATE TABLE IF NOT EXISTS place (one INTEGER PRIMARY KEY CHECK (one = 1), sequence INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS stream (one INTEGER PRIMARY KEY CHECK (one = 1), name TEXT NOT NULL);
 CREATE INDEX IF NOT EXISTS ended_when ON ended (ended_ms);
@@ -49,15 +59,18 @@ CREATE TABLE IF NOT EXISTS capacity_part (
   PRIMARY KEY (node, at_ms, model)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS stranded (hour_ms INTEGER PRIMARY KEY, milli_ms INTEGER NOT NULL) WITHOUT ROWID;
 """
+"""`gpu` is of an earlier Kerf, which knew no nodes of sizes."""
 _COLUMNS = {"namespace": "s.namespace", "pod": "s.namespace || '/' || s.pod", "model": "s.model"}
 _PPM = 1_000_000
-_SHARE = "MAX(x.compute_milli * 1000, COALESCE(MIN(1000000, x.memory_mib * 1000000 / NULLIF(g.memory_mib, 0)), 0))"
+_SIZE = """(SELECT COALESCE(MAX(CASE WHEN g.node = s.node THEN g.memory_mib END), MAX(g.memory_mib))
+  FROM gpu_size g WHERE g.uuid = x.uuid)"""  # a node's word about its own GPUs; others', of GPUs over the network
+_SHARE = "MAX(x.compute_milli * 1000, COALESCE(MIN(1000000, x.memory_mib * 1000000 / NULLIF(" + _SIZE + ", 0)), 0))"
 _IN_PERIOD = "s.started_ms < :until_ms AND COALESCE(e.ended_ms, :until_ms) > :since_ms"
 _STRETCHES = f"""
 WITH stretch AS (
   SELECT grant_id, container, 1 AS first, started_ms AS from_ms,
     (SELECT MIN(h.at_ms) FROM held h WHERE h.grant_id = s.grant_id AND h.container = s.container) AS to_ms,
-    COALESCE((SELECT SUM({_SHARE}) FROM part x LEFT JOIN gpu g USING (uuid)
+    COALESCE((SELECT SUM({_SHARE}) FROM part x
        WHERE x.grant_id = s.grant_id AND x.container = s.container), 0) AS ppm,
     COALESCE((SELECT SUM(x.memory_mib) FROM part x
        WHERE x.grant_id = s.grant_id AND x.container = s.container), 0) AS memory
@@ -65,10 +78,8 @@ WITH stretch AS (
   UNION ALL
   SELECT grant_id, container, 0, at_ms, LEAD(at_ms) OVER (PARTITION BY grant_id, container ORDER BY at_ms),
     SUM({_SHARE}), SUM(x.memory_mib)
-  FROM held x LEFT JOIN gpu g USING (uuid)
-  WHERE (x.grant_id, x.container) IN (
-    SELECT s.grant_id, s.container FROM slice s LEFT JOIN ended e USING (grant_id)
-    WHERE {_IN_PERIOD})
+  FROM held x JOIN slice s USING (grant_id, container) LEFT JOIN ended e USING (grant_id)
+  WHERE {_IN_PERIOD}
   GROUP BY grant_id, container, at_ms)
 """  # noqa: S608 - a constant
 """The times in which a slice had the same of each GPU: `ppm` are millionths of a GPU. `first` is 1 for one of them, so
@@ -123,14 +134,21 @@ class Began(msgspec.Struct, frozen=True):
     started_ms: int
     gpus: tuple[tuple[str, int, int], ...]
     """uuid, memory_mib, compute_milli. None: it is suspended, and all is on the host."""
+    source: str = ""
+    sequence: str = ""
+    """The order of its source's events (`Envelope.sequence`). Empty: `started_ms` is their order."""
 
 
 class Ended(msgspec.Struct, frozen=True):
     grant_id: str
     ended_ms: int
+    by_node: bool = False
+    """It is the node's word, and by its clock, as the begin was. Other ends count only where there is none of these."""
 
 
 class GpuSize(msgspec.Struct, frozen=True):
+    node: str
+    """Of the agent that says it."""
     uuid: str
     memory_mib: int
 
@@ -197,12 +215,20 @@ class UsageBook:
         except sqlite3.Error as error:
             raise UsageError(f"the usage book {path or 'in memory'} cannot be opened: {error}") from error
 
-    def write(self, records: Iterable[Record], sequence: int, stream: str = "") -> None:
+    def write(self, records: Iterable[Record], sequence: int, stream: str = "") -> list[str]:
         """All of it or nothing, with the place in the event stream that it reaches to (`LogEntry.stream` tells one
-        stream from the next). Raises sqlite3.Error."""
+        stream from the next). A record that no attempt could write is left out; returns why, of each. Raises
+        sqlite3.Error."""
+        left_out = []
         with self._all_or_nothing() as db:
             for record in records:
-                self._write(record)
+                db.execute("SAVEPOINT record")
+                try:
+                    self._write(record)
+                except (OverflowError, UnicodeError, sqlite3.DataError) as error:
+                    db.execute("ROLLBACK TO record")
+                    left_out.append(f"{error!r}: {str(record)[:300]}")
+                db.execute("RELEASE record")
             if sequence:
                 db.execute(
                     "INSERT INTO place VALUES (1, ?) ON CONFLICT DO UPDATE SET sequence = excluded.sequence",
@@ -213,6 +239,7 @@ class UsageBook:
                     "excluded.name",
                     (stream,),
                 )
+        return left_out
 
     @contextlib.contextmanager
     def _all_or_nothing(self) -> Iterator[sqlite3.Connection]:
@@ -230,11 +257,7 @@ class UsageBook:
             case Began():
                 self._began(record)
             case Ended():
-                db.execute(
-                    "INSERT INTO ended VALUES (?,?) ON CONFLICT DO UPDATE SET ended_ms = MIN(ended_ms, "
-                    "excluded.ended_ms)",
-                    (record.grant_id, record.ended_ms),
-                )
+                self._ended(record)
             case Labelled():
                 db.executemany(
                     "INSERT INTO label VALUES (?,?,?,?) ON CONFLICT DO UPDATE SET value = excluded.value, at_ms = "
@@ -259,13 +282,29 @@ class UsageBook:
                 )
             case GpuSize():
                 db.execute(
-                    "INSERT INTO gpu VALUES (?,?) ON CONFLICT DO UPDATE SET memory_mib = excluded.memory_mib",
-                    (record.uuid, record.memory_mib),
+                    "INSERT INTO gpu_size VALUES (?,?,?) ON CONFLICT DO UPDATE SET memory_mib = excluded.memory_mib",
+                    (record.uuid, record.node, record.memory_mib),
                 )
+
+    def _ended(self, record: Ended) -> None:
+        """Of several ends of one kind the first one counts."""
+        first_of_node = (
+            record.by_node
+            and self._db.execute("INSERT OR IGNORE INTO released VALUES (?)", (record.grant_id,)).rowcount
+        )
+        self._db.execute(
+            "INSERT INTO ended VALUES (?,?) ON CONFLICT DO UPDATE SET ended_ms = excluded.ended_ms "
+            "WHERE ? OR excluded.ended_ms < ended_ms "
+            "AND (? OR NOT EXISTS (SELECT 1 FROM released r WHERE r.grant_id = ended.grant_id))",
+            (record.grant_id, record.ended_ms, bool(first_of_node), record.by_node),
+        )
 
     def _began(self, record: Began) -> None:
         """What a slice begins with is in `part`, also if it comes after what the slice had later."""
-        db, key, at_ms = self._db, (record.grant_id, record.container), record.started_ms
+        db, key = self._db, (record.grant_id, record.container)
+        at_ms = self._in_order(record) if record.sequence else record.started_ms
+        if at_ms is None:
+            return
         found = db.execute("SELECT started_ms FROM slice WHERE grant_id = ? AND container = ?", key).fetchone()
         if found is not None and found[0] < at_ms:
             gpus = record.gpus or (("", 0, 0),)
@@ -283,6 +322,29 @@ class UsageBook:
             db.execute("DELETE FROM part WHERE grant_id = ? AND container = ?", key)
             db.execute("UPDATE slice SET started_ms = ? WHERE grant_id = ? AND container = ?", (at_ms, *key))
         db.executemany("INSERT OR IGNORE INTO part VALUES (?,?,?,?,?)", [(*key, *gpu) for gpu in record.gpus])
+
+    def _in_order(self, record: Began) -> int | None:
+        """Since when it counts: just after what its source told before it, where the clock was set back since. None: it
+        was written before, or lasted for less than a millisecond."""
+        key, of = (record.grant_id, record.container), (record.grant_id, record.container, record.source)
+        told = self._db.execute(
+            "SELECT sequence, at_ms FROM told WHERE grant_id = ? AND container = ? AND source = ? AND sequence >= ? "
+            "ORDER BY sequence LIMIT 1",
+            (*of, record.sequence),
+        ).fetchone()
+        if told is not None and told[0] == record.sequence:
+            return None
+        next_ms = _EVER_MS if told is None else told[1]
+        before_ms = self._db.execute(
+            "SELECT MAX(at_ms) FROM (SELECT MAX(at_ms) AS at_ms FROM held WHERE grant_id = ? AND container = ? "
+            "AND at_ms < ? UNION ALL SELECT started_ms FROM slice WHERE grant_id = ? AND container = ? "
+            "AND started_ms < ?)",
+            (*key, next_ms, *key, next_ms),
+        ).fetchone()[0]
+        at_ms = record.started_ms if before_ms is None else max(record.started_ms, before_ms + 1)
+        at_ms = min(at_ms, next_ms - 1)
+        self._db.execute("INSERT INTO told VALUES (?,?,?,?,?)", (*of, record.sequence, at_ms))
+        return None if at_ms == before_ms else at_ms
 
     def sequence(self) -> int:
         """The place in the event stream that the book reaches to; 0 at first."""
@@ -337,6 +399,11 @@ class UsageBook:
             for key, gpu, memory, count, live in rows
         )
 
+    def since_ms(self) -> int | None:
+        """When the first slice began that is known, which is what `usage` counts from; None where there is none."""
+        first = self._db.execute("SELECT MIN(started_ms) FROM slice").fetchone()[0]
+        return None if first is None else int(first)
+
     def spent(self, by: str, since_ms: int, until_ms: int) -> list[Spent]:
         """By key and GPU model. `by` is namespace, pod, model or label:KEY; ValueError on anything else."""
         kind, _, label = by.partition(":")
@@ -385,11 +452,18 @@ class UsageBook:
         ).fetchone()
         return int(row[0] or 0)
 
-    def forget(self, before_ms: int) -> int:
-        """Takes out slices that ended before then, and of the others what they had before their last change until then;
-        returns how many grants."""
+    def forget(self, before_ms: int, nodes: Iterable[str] = ()) -> int:
+        """Takes out slices that ended before then, of the others what they had before their last change until then, and
+        nodes that were gone; returns how many grants. `nodes`: those with an inventory, whose GPUs are kept."""
         with self._all_or_nothing():
-            return self._forget(before_ms)
+            forgotten = self._forget(before_ms)
+            self._db.execute(
+                "DELETE FROM gpu_size WHERE node NOT IN (SELECT value FROM json_each(?)) "
+                "AND uuid NOT IN (SELECT uuid FROM part UNION SELECT uuid FROM held)",
+                (json.dumps(list(nodes)),),
+            )
+            self._db.execute("DELETE FROM gpu WHERE uuid NOT IN (SELECT uuid FROM gpu_size)")
+            return forgotten
 
     def _forget(self, before_ms: int) -> int:
         old = "(SELECT grant_id FROM ended WHERE ended_ms < ?)"
@@ -399,11 +473,12 @@ class UsageBook:
             "AND later.at_ms > capacity.at_ms AND later.at_ms <= ?)",
             (before_ms,),
         )
+        self._db.execute("DELETE FROM capacity WHERE gpus = 0 AND at_ms <= ?", (before_ms,))
         self._db.execute(
             "DELETE FROM capacity_part WHERE NOT EXISTS (SELECT 1 FROM capacity c "
             "WHERE c.node = capacity_part.node AND c.at_ms = capacity_part.at_ms)"
         )
-        for table in ("slice", "part", "held"):
+        for table in ("slice", "part", "held", "told", "released"):
             delete = f"DELETE FROM {table} WHERE grant_id IN {old}"  # noqa: S608 - the names are constants
             self._db.execute(delete, (before_ms,))
         self._db.execute(  # also of pods that were decided and never ran
@@ -427,6 +502,7 @@ class UsageBook:
             (*key, at_ms),
         )
         db.execute("DELETE FROM held WHERE grant_id = ? AND container = ? AND at_ms <= ?", (*key, at_ms))
+        db.execute("DELETE FROM told WHERE grant_id = ? AND container = ? AND at_ms < ?", (*key, at_ms))
         db.execute("UPDATE slice SET started_ms = ? WHERE grant_id = ? AND container = ?", (at_ms, *key))
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ Inventories are put into the key-value store again when the store has lost them.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 from services.node_agent import messages as m
@@ -30,7 +31,7 @@ EVICT_TIMEOUT_S = 10.0
 class Publisher:
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
-        self._source = f"/kerf/node_agent/{ctx.instance}"
+        self._source, self._sequences = f"/kerf/node_agent/{ctx.instance}", itertools.count(1)
         self._kv = ctx.bus.kv(subjects.KV_NODES)
         self._inventories: dict[str, Inventory] = {}
         self._unpublished: set[str] = set()
@@ -57,10 +58,11 @@ class Publisher:
             subject = subjects.event_in_namespace(event.ENTITY, event.VERB, order.namespace)
         else:
             subject = subjects.event_on_node(event.ENTITY, event.VERB, node)
+        at_s, trace, number = self._ctx.now(), order.traceparent, f"{next(self._sequences):012d}"
         identity, payload = wrap(
-            event, source=self._source, now_s=self._ctx.now(), traceparent=order.traceparent, event_id=order.event_id
+            event, source=self._source, now_s=at_s, traceparent=trace, event_id=order.event_id, sequence=number
         )
-        self._ctx.bus.publish_event(subject, payload, identity, traceparent=order.traceparent)
+        self._ctx.bus.publish_event(subject, payload, identity, traceparent=trace)
 
     def _released(self, node: str, released: Released) -> None:
         """Sends a release to placement, on this node's own subject.

@@ -39,6 +39,7 @@ from services.preemptor.turns.copies import Copies
 from services.preemptor.turns.plan import turn_plan
 from services.preemptor.turns.planner import TurnPlanner, UnderWay
 from shared.book.disruption_cost import price_of
+from shared.book.granted_use import granted_use
 from shared.book.states import PodState
 from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
@@ -163,8 +164,9 @@ class Core:
             case m.Ended():
                 self._ended(event, now)
             case m.Sampled():
-                self._memory_use.sampled(event.sample, now)
-                return self._autoscaler.sampled(event.sample, now) if self._autoscales and self._leads else []
+                sample = granted_use(event.sample, self.book)
+                self._memory_use.sampled(sample, now)
+                return self._autoscaler.sampled(sample, now) if self._autoscales and self._leads else []
             case m.Tick():
                 return self._tick(now, proposes=event.proposes)
             case _:

@@ -176,7 +176,9 @@ class _Work:
             self._inbox.put_nowait(heard)
 
     async def _sampled(self, incoming: Incoming) -> None:
-        self._inbox.put_nowait(m.Sampled(decode(incoming.payload, UsageSample)))
+        sample = decode(incoming.payload, UsageSample)
+        subjects.check_sender(incoming.subject, sample.node)
+        self._inbox.put_nowait(m.Sampled(sample))
 
     async def _dry_run(self, incoming: Incoming) -> None:
         if not self._leads():

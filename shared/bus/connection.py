@@ -59,6 +59,7 @@ class Stats:
         self.events_acknowledged = 0
         self.events_resent = 0
         self.events_lost = 0
+        self.events_missed = 0
         self.watch_restarts = 0
 
 

@@ -22,7 +22,8 @@ class Follower:
 
     A handler that raises stops nothing: the entry is counted, logged and skipped, so the next event is still handled. A
     stream that ends before the remembered position was recreated, and one that was created at another time: it is
-    followed from its beginning.
+    followed from its beginning. Entries that the stream dropped between that position and the next one it has are
+    counted and logged.
     """
 
     def __init__(
@@ -88,6 +89,10 @@ class Follower:
                     payload=delivered.data,
                     stream=self._created,
                 )
+                if 1 < self.next_sequence < entry.sequence:
+                    missed = entry.sequence - self.next_sequence
+                    self._js.connection.stats.events_missed += missed
+                    log.warning("bus_events_missed", stream=self._stream, expected=self.next_sequence, missed=missed)
                 try:
                     await self._handler(entry)
                 except Exception as error:

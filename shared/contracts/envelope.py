@@ -1,6 +1,6 @@
 """CloudEvents 1.0 in structured mode around every public event.
 
-https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md; `traceparent` is the distributed tracing extension.
+https://github.com/cloudevents/spec/blob/v1.0.2/cloudevents/spec.md; `traceparent` and `sequence` are its extensions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from typing import Any
 
 import msgspec
 
-from shared.contracts.base import Message, decode, encode
+from shared.contracts import subjects
+from shared.contracts.base import ContractError, Message, decode, encode
 from shared.contracts.events import EVENTS, Event
 from shared.model.timestamps import micros_text
 
@@ -31,6 +32,9 @@ class Envelope(Message, frozen=True):
     subject: str = ""
     datacontenttype: str = "application/json"
     traceparent: str = ""
+    sequence: str = ""
+    """Of two events of one source, the one with the larger text is the later, whatever its clock says (CloudEvents'
+    extension of that name). Empty: not known."""
 
 
 def type_of(kind: type[Event]) -> str:
@@ -38,7 +42,14 @@ def type_of(kind: type[Event]) -> str:
 
 
 def wrap(
-    event: Event, *, source: str, now_s: float, subject: str = "", traceparent: str = "", event_id: str = ""
+    event: Event,
+    *,
+    source: str,
+    now_s: float,
+    subject: str = "",
+    traceparent: str = "",
+    event_id: str = "",
+    sequence: str = "",
 ) -> tuple[str, bytes]:
     """The event's id (also its Nats-Msg-Id) and its bytes. `now_s` is Unix time; `subject` names what it is about."""
     identity = event_id or uuid.uuid4().hex
@@ -50,6 +61,7 @@ def wrap(
         time=micros_text(now_s),
         subject=subject,
         traceparent=traceparent,
+        sequence=sequence,
         data=msgspec.Raw(encode(event)),
     )
     return identity, encode(envelope)
@@ -63,3 +75,13 @@ def unwrap(payload: bytes) -> tuple[Envelope, Any]:
     envelope = decode(payload, Envelope)
     kind = _BY_TYPE.get(envelope.type)
     return envelope, None if kind is None else decode(bytes(envelope.data), kind)
+
+
+def check_subject(subject: str, event: Event) -> None:
+    """Raises ContractError where an event is not of its subject's type and node. Its publisher's NATS user is bound to
+    subjects alone."""
+    entity, verb, under, _ = subject.removeprefix(f"{subjects.VERSION}.event.").split(".")
+    if (entity, verb) != (event.ENTITY, event.VERB):
+        raise ContractError(f"{subject} has an event of type {type_of(type(event))}")
+    if under == "node" and hasattr(event, "node"):
+        subjects.check_sender(subject, event.node)

@@ -10,6 +10,7 @@ from typing import ClassVar
 from shared.contracts.base import Message
 from shared.contracts.explain import GangExplanation, PodExplanation, ScaleExplanation, StrategyChoice
 from shared.contracts.preemption import Alternative, Plan
+from shared.model.gpu import MOST_GPUS, MOST_MIB, checked
 from shared.model.grant import Grant
 from shared.model.strategies import StrategyName
 from shared.model.strategy import Isolation
@@ -212,6 +213,12 @@ class NodeInventoried(Event, frozen=True):
     gpus_by_model: dict[str, int] = {}
     """How many of each model. Empty: an agent of an earlier Kerf."""
 
+    def __post_init__(self) -> None:
+        checked("gpus", self.gpus, MOST_GPUS)
+        checked("memory_mib", self.memory_mib, MOST_GPUS * MOST_MIB)
+        for model, gpus in self.gpus_by_model.items():
+            checked(f"gpus_by_model[{model[:80]!r}]", gpus, MOST_GPUS)
+
 
 class SliceEnforced(Event, frozen=True):
     """A container's slice is handed over; or it has something else than before: it was resized, suspended, resumed or
@@ -234,6 +241,11 @@ class SliceEnforced(Event, frozen=True):
     traceparent: str = ""
     shares_faults: bool = False
     """Whether a fatal fault of another container on the GPU can end the GPU work of this one (MPS)."""
+
+    def __post_init__(self) -> None:
+        for memory_mib, compute_milli in self.gpus.values():
+            checked("memory_mib", memory_mib)
+            checked("compute_milli", compute_milli)
 
 
 class SliceImpaired(Event, frozen=True):

@@ -23,6 +23,8 @@ class UsageRow(Message, frozen=True):
 class UsageAnswer(Message, frozen=True):
     rows: tuple[UsageRow, ...] = ()
     error: str = ""
+    since: str = ""
+    """When the first slice began that is counted, as RFC 3339. Empty: none is, or metrics is of an earlier Kerf."""
 
 
 class CostQuery(Message, frozen=True):

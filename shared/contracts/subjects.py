@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shared.contracts.base import ContractError
+
 VERSION = "kerf.v1"
 
 STREAM_LOG = "KERF_LOG"
@@ -123,6 +125,12 @@ def sender(subject: str) -> str:
     """The node that a subject ends with. It is the sender's claim where all agents share one NATS user: without an
     operator (docs/decisions, 0186)."""
     return untoken(subject.rsplit(".", 1)[1])
+
+
+def check_sender(subject: str, *nodes: str) -> None:
+    """Raises ContractError if an agent names another node than that of the subject, to which its NATS user is bound."""
+    if any(node != sender(subject) for node in nodes):
+        raise ContractError(f"{subject} speaks of {', '.join(nodes)}; an agent speaks of its own node alone")
 
 
 def spans(service: str) -> str:

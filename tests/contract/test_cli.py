@@ -275,6 +275,7 @@ async def test_top_counts_pods_and_shows_gpu_use(cluster: CliCluster) -> None:
     await eventually(live, within_s=30, every_s=0.2, what="the namespace's live slice")
     done = await cluster.kerf("top", "--by", "pod")
     assert "2 nodes (2 synced), 4 GPUs" in done.out
+    assert "used since 20" in done.out
 
 
 async def test_queues_shows_allocated_and_pending_of_each(cluster: CliCluster) -> None:

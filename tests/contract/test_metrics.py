@@ -18,10 +18,12 @@ from shared.bus.provision import provision
 from shared.contracts import metrics_queries, queries, subjects
 from shared.contracts.base import decode, encode
 from shared.contracts.envelope import wrap
-from shared.contracts.events import Event, SliceEnforced, SliceReleased
+from shared.contracts.events import Event, NodeInventoried, PlacementDecided, SliceEnforced, SliceReleased
 from shared.contracts.metrics_queries import Span, SpanBatch, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery, UsageRow
 from shared.contracts.queries import EndedGrantsAnswer, EndedGrantsQuery, QueuesAnswer, QueueStanding, StatusAnswer
 from shared.model.gpu import Gpu, Inventory
+from shared.model.grant import ContainerGrant, GpuShare, Grant
+from shared.model.timestamps import seconds_text
 from shared.service import Lifecycle, running
 from shared.telemetry.trace_ids import trace_id_for
 from tests.support.waiting import eventually
@@ -150,6 +152,29 @@ async def test_slices_whose_end_was_never_told_are_counted_until_placement_has_n
         await eventually(ended)
 
 
+async def test_a_pod_that_was_deleted_while_it_was_bound_leaves_the_page_and_misses_no_end(
+    nats: EmbeddedServer, bus: NatsBus
+) -> None:
+    """It was drawn as starting for ever: of its grant nothing is published but the decision."""
+    asked: set[str] = set()
+
+    async def ended_grants(incoming: Incoming) -> None:
+        asked.clear()
+        asked.update(decode(incoming.payload, EndedGrantsQuery).grant_ids)
+        await bus.respond(incoming, encode(EndedGrantsAnswer(grant_ids=tuple({"g-ghost"} & asked))))
+
+    await bus.subscribe(queries.ENDED_GRANTS.subject, ended_grants)
+    share = GpuShare(node="n1", uuid="G", memory_mib=500, compute_milli=0)
+    grant = Grant(grant_id="g-ghost", term=1, containers={"c": ContainerGrant(strategy="advisory", gpus=(share,))})
+    of = {"uid": "u-ghost", "namespace": "team", "name": "ghost", "node": "n1"}
+    async with running(MetricsService, Config(page_port=0, missed_ends_every_s=0.05), bus_url=nats.url) as ctx:
+        say(bus, enforced("b"), 100)
+        say(bus, PlacementDecided(term=1, sequence=1, grant=grant, **of), 100)
+        await eventually(lambda: asked == {"g-b", "g-ghost"}, what="a question about both")
+        await eventually(lambda: asked == {"g-b"}, what="none about the ghost")
+        assert "kerf_usage_ends_missed_total 0.0" in ctx.metrics.render().decode()
+
+
 async def test_a_recreated_stream_is_followed_from_its_beginning(
     nats: EmbeddedServer, bus: NatsBus, tmp_path: Path
 ) -> None:
@@ -165,6 +190,21 @@ async def test_a_recreated_stream_is_followed_from_its_beginning(
     async with running(MetricsService, config, bus_url=nats.url):
         say(bus, enforced("z"), 100)
         await eventually(lambda: _row(bus, "team/z"), within_s=30)
+
+
+async def test_usage_says_since_when_whatever_clock_an_agent_has(nats: EmbeddedServer, bus: NatsBus) -> None:
+    async def since(expected: str) -> bool:
+        answer = decode(await bus.request(metrics_queries.USAGE.subject, encode(UsageQuery(by="pod"))), UsageAnswer)
+        return (answer.since, answer.error) == (expected, "")
+
+    async with running(MetricsService, Config(), bus_url=nats.url):
+        assert await since("")
+        say(bus, enforced("a"), 100)
+        await eventually(lambda: since(seconds_text(LONG_AGO_S + 100)))
+        identity, payload = wrap(enforced("b"), source="/test", now_s=0)
+        payload = payload.replace(b"1970-01-01T00:00:00.000000Z", b"0001-01-01T00:00:00+14:00")
+        bus.publish_event(subjects.event_in_namespace("slice", "enforced", "team"), payload, identity)
+        await eventually(lambda: since("1970-01-01T00:00:00Z"))
 
 
 async def test_the_newest_traces_can_be_queried_by_name(nats: EmbeddedServer, bus: NatsBus) -> None:
@@ -214,11 +254,14 @@ async def test_prometheus_reads_events_inventories_and_placement(nats: EmbeddedS
         await eventually(exposed)
 
 
-async def test_a_malformed_event_stops_nothing(nats: EmbeddedServer, bus: NatsBus) -> None:
-    async with running(MetricsService, Config(), bus_url=nats.url):
+async def test_a_malformed_event_and_one_about_another_node_stop_nothing(nats: EmbeddedServer, bus: NatsBus) -> None:
+    async with running(MetricsService, Config(), bus_url=nats.url) as ctx:
         bus.publish_event("kerf.v1.event.slice.enforced.ns.team", b"{}", "x1")
+        _, of_another = wrap(NodeInventoried(node="good", gpus=0, memory_mib=0), source="/evil", now_s=LONG_AGO_S)
+        bus.publish_event(subjects.event_on_node("node", "inventoried", "evil"), of_another, "x2")
         say(bus, enforced("a"), 100)
         await eventually(lambda: _row(bus, "team/a"))
+        assert "kerf_events_unreadable_total 2.0" in ctx.metrics.render().decode()
 
 
 async def test_an_invalid_query_is_answered_with_the_reason(nats: EmbeddedServer, bus: NatsBus) -> None:

@@ -93,8 +93,6 @@ class Changes(msgspec.Struct, frozen=True, omit_defaults=True):
 class _Node:
     def __init__(self) -> None:
         self.gpus: tuple[GpuRow, ...] = ()
-        self.slices: dict[tuple[str, str], tuple[SliceRow, ...]] = {}
-        """By grant and container."""
         self.version = 0
 
 
@@ -103,6 +101,9 @@ class Fleet:
         """Numbers begin with the time of the start, so that those of an earlier process are known as such."""
         self._first = self.version = started_ms * 1000
         self._nodes: dict[str, _Node] = {}
+        """Those with an inventory."""
+        self._slices: dict[str, dict[tuple[str, str], tuple[SliceRow, ...]]] = {}
+        """By node, then by grant and container: they outlive an inventory that is lost and published again."""
         self._where: dict[str, set[str]] = {}
         """Nodes by grant."""
         self._decided: OrderedDict[str, str] = OrderedDict()
@@ -113,7 +114,8 @@ class Fleet:
         self._decisions: deque[tuple[int, Decision]] = deque(maxlen=NEWEST_DECISIONS)
         self._waiting: OrderedDict[str, Pending] = OrderedDict()
         self._queue_version = 0
-        self._use: OrderedDict[tuple[str, str], tuple[SliceUse, ...]] = OrderedDict()
+        self._use: OrderedDict[tuple[str, str, str], tuple[SliceUse, ...]] = OrderedDict()
+        """By the node that says it, namespace and pod."""
         self._numbers = 0
 
     # --- in ---------------------------------------------------------------------------------------------------
@@ -157,7 +159,7 @@ class Fleet:
                     self._gone.popitem(last=False)
             return
         self._gone.pop(name, None)
-        node = self._node(name)
+        node = self._nodes.setdefault(name, _Node())
         node.gpus = tuple(
             GpuRow(g.uuid, g.model, g.memory_mib, g.state, g.reason, g.mig_enabled)
             for g in sorted(inventory.gpus, key=lambda g: g.index)
@@ -174,10 +176,10 @@ class Fleet:
 
     def sample(self, sample: UsageSample) -> None:
         """What slices use now. It changes no version: it is read with a pod's story."""
-        found: dict[tuple[str, str], list[SliceUse]] = {}
+        found: dict[tuple[str, str, str], list[SliceUse]] = {}
         for gpu in sample.gpus:
             for use in gpu.slices:
-                found.setdefault((use.namespace, use.name), []).append(use)
+                found.setdefault((sample.node, use.namespace, use.name), []).append(use)
         for key, uses in found.items():
             self._use[key] = tuple(uses)
             self._use.move_to_end(key)
@@ -207,15 +209,26 @@ class Fleet:
             reset=reset,
         )
 
+    def starting(self) -> set[str]:
+        """Returns the grants of slices that are not enforced: of a pod that is deleted while it is bound no event
+        comes."""
+        return {
+            grant
+            for slices in self._slices.values()
+            for (grant, _), rows in slices.items()
+            if any(row[3] == "starting" for row in rows)
+        }
+
     def slices_of(self, namespace: str, pod: str) -> list[dict[str, Any]]:
         """The slices of a pod, with their node and what they use where an agent has measured it."""
-        uses = {use.container: use for use in self._use.get((namespace, pod), ())}
         found: list[dict[str, Any]] = []
-        for name, node in self._nodes.items():
-            for rows in node.slices.values():
+        for name, slices in self._slices.items():
+            uses = {use.container: use for use in self._use.get((name, namespace, pod), ())}
+            gpus = self._nodes[name].gpus if name in self._nodes else ()
+            for rows in slices.values():
                 for uuid, mib, milli, phase, ns, of, container, strategy in rows:
                     if (ns, of) == (namespace, pod):
-                        gpu = next((g for g in node.gpus if g.uuid == uuid), None)
+                        gpu = next((g for g in gpus if g.uuid == uuid), None)
                         use = uses.get(container) or uses.get("")
                         found.append({
                             "node": name, "uuid": uuid, "model": gpu.model if gpu else "", "container": container,
@@ -230,12 +243,14 @@ class Fleet:
         self.version += 1
         return self.version
 
-    def _node(self, name: str) -> _Node:
-        return self._nodes.setdefault(name, _Node())
+    def _changed(self, name: str) -> None:
+        """The slices of a node."""
+        version = self._next()
+        if name in self._nodes:
+            self._nodes[name].version = version
 
-    @staticmethod
-    def _row(name: str, node: _Node) -> NodeRow:
-        return NodeRow(name, node.gpus, tuple(row for rows in node.slices.values() for row in rows))
+    def _row(self, name: str, node: _Node) -> NodeRow:
+        return NodeRow(name, node.gpus, tuple(row for rows in self._slices.get(name, {}).values() for row in rows))
 
     def _starting(self, event: PlacementDecided) -> None:
         if event.grant is None or event.grant.grant_id in self._ended:
@@ -254,8 +269,7 @@ class Fleet:
                      container, part.strategy)
                 )  # fmt: skip
             for node, rows in by_node.items():
-                known = self._nodes.get(node)
-                if known is None or (event.grant.grant_id, container) not in known.slices:
+                if (event.grant.grant_id, container) not in self._slices.get(node, {}):
                     self._place(event.grant.grant_id, container, node, tuple(rows))
 
     def _running(self, event: SliceEnforced) -> None:
@@ -268,9 +282,8 @@ class Fleet:
         self._place(event.grant_id, event.container, event.node, rows)
 
     def _place(self, grant: str, container: str, name: str, rows: tuple[SliceRow, ...]) -> None:
-        node = self._node(name)
-        node.slices[grant, container] = rows
-        node.version = self._next()
+        self._slices.setdefault(name, {})[grant, container] = rows
+        self._changed(name)
         self._where.setdefault(grant, set()).add(name)
 
     def end(self, grant: str) -> None:
@@ -279,13 +292,13 @@ class Fleet:
         if len(self._ended) > ENDED_KEPT:
             self._ended.popitem(last=False)
         for name in self._where.pop(grant, ()):
-            node = self._nodes.get(name)
-            if node is None:
-                continue
-            for key in [key for key in node.slices if key[0] == grant]:
-                for row in node.slices.pop(key):
-                    self._use.pop((row[4], row[5]), None)
-            node.version = self._next()
+            slices = self._slices[name]
+            for key in [key for key in slices if key[0] == grant]:
+                for row in slices.pop(key):
+                    self._use.pop((name, row[4], row[5]), None)
+            if not slices:
+                del self._slices[name]
+            self._changed(name)
 
     def _waits(self, event: PlacementRejected, at_s: float) -> None:
         why, before = event.explanation, self._waiting.get(event.uid)

@@ -141,12 +141,12 @@ class LeaderSession:
     async def _heartbeat(self, incoming: Incoming) -> None:
         nodes = decode(incoming.payload, node_commands.Beat).nodes
         if incoming.subject != subjects.HEARTBEAT_HOLLOW:
-            _own_word(incoming, *nodes)
+            subjects.check_sender(incoming.subject, *nodes)
         self._put(m.BeatSeen(nodes))
 
     async def _sampled(self, incoming: Incoming) -> None:
         sample = decode(incoming.payload, UsageSample)
-        _own_word(incoming, sample.node)
+        subjects.check_sender(incoming.subject, sample.node)
         self._put(m.Sampled(sample))
 
     async def _released(self, incoming: Incoming) -> None:
@@ -157,7 +157,7 @@ class LeaderSession:
         if not incoming.payload:
             return  # The server's answer that no agent listens there. The grant is repeated until one does.
         answer = decode(incoming.payload, node_commands.Accepted)
-        _own_word(incoming, answer.node)
+        subjects.check_sender(incoming.subject, answer.node)
         if not answer.ok:
             self.ctx.log.warning("grant_refused_by_node", node=answer.node, grant=answer.grant_id, reason=answer.reason)
         self._put(
@@ -182,7 +182,7 @@ class LeaderSession:
         if not incoming.payload:
             return  # as above
         answer = decode(incoming.payload, node_commands.NodeSyncAnswer)
-        _own_word(incoming, answer.node)
+        subjects.check_sender(incoming.subject, answer.node)
         self._put(m.SyncAnswered(answer))
 
     async def _reserve(self, incoming: Incoming) -> None:
@@ -406,10 +406,3 @@ class LeaderSession:
         if not task.cancelled() and task.exception() is not None and not self._failure.done():
             self._failure.set_result(repr(task.exception()))
             self._put(m.Tick(time.time()))
-
-
-def _own_word(incoming: Incoming, *nodes: str) -> None:
-    """Raises ContractError if an agent names another node than that of the subject, to which its NATS user is bound."""
-    sender = subjects.sender(incoming.subject)
-    if any(node != sender for node in nodes):
-        raise ContractError(f"{incoming.subject} speaks of {', '.join(nodes)}; an agent speaks of its own node alone")

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import msgspec
 
 from shared.book.book import Book
+from shared.book.granted_use import granted_use
 from shared.book.shares import GpuRoom
 from shared.book.states import NodeState, PodState
 from shared.contracts.samples import SliceUse, UsageSample
@@ -39,7 +40,7 @@ class Profiles:
         if node is None:
             return
         changed = False
-        for gpu in sample.gpus:
+        for gpu in granted_use(sample, self._book).gpus:
             room = node.by_uuid.get(gpu.uuid)
             for use in gpu.slices:
                 state = self._book.pods.get(use.uid)

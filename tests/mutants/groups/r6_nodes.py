@@ -332,8 +332,8 @@ MUTANTS = [
     Mutant(
         name="own-word-not-asked",
         what="an agent is believed about other nodes than that of its subject",
-        file=SESSION,
-        old="if any(node != sender for node in nodes):",
+        file="shared/contracts/subjects.py",
+        old="if any(node != sender(subject) for node in nodes):",
         new="if False:",
         tests=(
             f"{UNIT}/leader/test_session.py::test_an_agent_reports_only_on_its_own_node",
@@ -344,7 +344,7 @@ MUTANTS = [
         name="own-word-of-grants-not-asked",
         what="an agent answers grants of other nodes",
         file=SESSION,
-        old="        _own_word(incoming, answer.node)\n        if not answer.ok:",
+        old="        subjects.check_sender(incoming.subject, answer.node)\n        if not answer.ok:",
         new="        if not answer.ok:",
         tests=(f"{BAD}::test_a_malformed_message_is_logged_and_ignored[grant answer: of another node]",),
     ),
@@ -352,7 +352,7 @@ MUTANTS = [
         name="heartbeat-for-another-node-counts",
         what="an agent gives signs of life for other nodes",
         file=SESSION,
-        old="            _own_word(incoming, *nodes)\n",
+        old="            subjects.check_sender(incoming.subject, *nodes)\n",
         new="            pass\n",
         tests=(f"{BAD}::test_a_malformed_message_is_logged_and_ignored[heartbeat: of another node]",),
     ),

@@ -167,8 +167,9 @@ class Nodes:
                 granted_compute_milli=0,
                 counted_mib=mib,
             )
-            gpu = GpuUse(uuid="", used_mib=mib, slices=(use,))
-            samples.append(pm.Sampled(UsageSample(node=state.charged, at_ms=0, gpus=(gpu,))))
+            share = next(iter(grant.containers.values())).gpus[0]
+            gpu = GpuUse(uuid=share.uuid, used_mib=mib, slices=(use,))
+            samples.append(pm.Sampled(UsageSample(node=share.node, at_ms=0, gpus=(gpu,))))
         return samples
 
     def _uses_mib(self, grant: Grant, name: str) -> int:

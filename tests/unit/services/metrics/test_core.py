@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 
 from services.metrics.core import FIGURES_KEPT_S, Core, seconds_of
@@ -13,6 +12,7 @@ from services.metrics.usage import Began, Capacity, Ended, GpuSize
 from shared.contracts.envelope import unwrap, wrap
 from shared.contracts.events import (
     Event,
+    GpuStateChanged,
     GrantEnded,
     PlacementDecided,
     PlacementRejected,
@@ -69,10 +69,10 @@ def test_a_slice_is_allocated_from_its_enforcement_to_its_release() -> None:
     core, _, records = make_core(ENFORCED)
     core.inventory("n1", INVENTORY)
     assert core.allocated() == {("n1", "H200"): (400, 200, 1)}
-    assert records == [Began("g1", "c", "u1", "team", "p", "n1", "H200", 1_000_000, (("G", 400, 200),))]
+    assert records == [Began("g1", "c", "u1", "team", "p", "n1", "H200", 1_000_000, (("G", 400, 200),), "/test")]
     core, _, records = make_core(ENFORCED, RELEASED)
     assert core.allocated() == {}
-    assert records[1] == Ended("g1", 1_001_000)
+    assert records[1] == Ended("g1", 1_001_000, by_node=True)
 
 
 @pytest.mark.parametrize("end", [RELEASED, ENDED])
@@ -83,17 +83,9 @@ def test_late_and_doubled_events_leave_nothing_allocated(end: Event, order: tupl
     assert core.allocated() == {}
 
 
-@pytest.mark.parametrize("amounts", [(2**63, 0), (0, 2**63), (-1, 0)])
-def test_amounts_that_no_gpu_has_are_not_counted(amounts: tuple[int, int]) -> None:
-    """The usage book could not take them, and would stop there for ever."""
-    core, _, records = make_core(msgspec.structs.replace(ENFORCED, gpus={"G": amounts}))
-    assert records == []
-    assert core.held() == []
-
-
 def test_inventories_give_sizes_and_capacity() -> None:
     core, metrics, _ = make_core()
-    assert core.inventory("n1", INVENTORY) == [GpuSize("G", 1000), GpuSize("H", 1000)]
+    assert core.inventory("n1", INVENTORY) == [GpuSize("n1", "G", 1000), GpuSize("n1", "H", 1000)]
     lines = text_of(metrics)
     assert 'kerf_node_gpus{model="H200",node="n1"} 2.0' in lines
     assert 'kerf_node_gpu_memory_bytes{model="H200",node="n1"} 2.097152e+09' in lines
@@ -144,6 +136,16 @@ def test_suspensions_their_lengths_and_moves_are_counted() -> None:
     assert 'kerf_suspended_seconds_bucket{action="checkpoint",le="5.0"} 1.0' in text
     assert 'kerf_suspended_seconds_bucket{action="checkpoint",le="14400.0"} 2.0' in text
     assert "kerf_moves_total 1.0" in text
+
+
+def test_a_suspension_that_each_new_leader_says_again_counts_once() -> None:
+    of: dict[str, Any] = {"node": "n1", "grant_id": "g1", "action": "checkpoint", **POD}
+    first, again, other = (PodSuspended(plan_id=plan, **of) for plan in ("one", "one", "two"))
+    _, metrics, _ = make_core(first, again, again, other, other)
+    assert 'kerf_suspensions_total{action="checkpoint",why="other"} 2.0' in text_of(metrics)
+    core, metrics, _ = make_core(first, PodResumed(**of), first, again, ENDED, again)
+    assert 'kerf_suspensions_total{action="checkpoint",why="other"} 2.0' in text_of(metrics)
+    assert core._open == {}
 
 
 def test_a_pod_that_waited_for_hours_is_in_a_bucket_of_hours() -> None:
@@ -242,7 +244,23 @@ def test_an_unknown_event_is_counted_and_passed_over() -> None:
     payload = wrap(ENDED, source="/test", now_s=1)[1].replace(b"grant.ended", b"grant.adored")
     envelope, read = unwrap(payload)
     assert (read, core.event(envelope, read)) == (None, [])
-    assert 'kerf_events_total{type="dev.kerf.grant.adored.v1"} 1.0' in text_of(metrics)
+    assert 'kerf_events_total{type="other"} 1.0' in text_of(metrics)
+
+
+def test_an_agent_cannot_make_up_values_of_labels() -> None:
+    """Each value is a series that stays."""
+    states = [GpuStateChanged(node="n1", uuid="G", state=state) for state in ("suspect", "gone", "made-up", "up")]
+    slices = [
+        SliceEnforced(
+            node=f"made-up-{number}", container="c", grant_id=f"g{number}", strategy="advisory", promise="soft",
+            gpus={"X": (400, 200)}, **POD,
+        )
+        for number in range(3)
+    ]  # fmt: skip
+    core, metrics, _ = make_core(*states, *slices)
+    lines = [line for line in text_of(metrics) if line.startswith("kerf_gpu_state_changes_total{")]
+    assert [line.split('"')[1] for line in lines] == ["suspect", "gone", "other"]
+    assert core.allocated() == {("unknown", "unknown"): (1200, 600, 3)}
 
 
 def test_times_are_read_or_are_nothing() -> None:

@@ -69,18 +69,19 @@ def event_of(step: tuple[Any, ...]) -> tuple[Event, float]:
 def recomputed(story: list[tuple[Any, ...]], by: str, since: int, until: int) -> dict[str, Fraction]:
     """GPU milliseconds by key, from the list of events alone. What a slice has counts until it has something else."""
     slices: dict[tuple[str, str], list[tuple[Any, ...]]] = {}
-    ends: dict[str, int] = {}
+    ends: dict[str, tuple[bool, int]] = {}
     labels: dict[str, tuple[int, str]] = {}
     for kind, *step in (step for step in story if step[0] != "restart"):
         if kind == "began":
             slices.setdefault((step[0], step[2]), []).append(tuple(step))
         elif kind == "ended":
-            ends[step[0]] = min(step[1], ends.get(step[0], step[1]))
+            said = (step[2] is not SliceReleased, step[1])  # the node's own word comes first
+            ends[step[0]] = min(said, ends.get(step[0], said))
         else:
             labels[step[0]] = max((step[1], step[2]), labels.get(step[0], (-1, "")))
     found: dict[str, Fraction] = {}
     for (grant, _), seen in slices.items():
-        start, end = min(one[1] for one in seen), min(ends.get(grant, until), until)
+        start, end = min(one[1] for one in seen), min(ends.get(grant, (False, until))[1], until)
         if start < until and end > since and end > start:
             key = {"namespace": namespace(grant), "model": MODELS[seen[0][3]], "pod": f"{namespace(grant)}/p-{grant}"}
             name = labels.get(grant, (0, ""))[1] if by == "label:team" else key[by]
@@ -106,7 +107,7 @@ def test_the_book_equals_a_recomputation_from_the_events(
     """In any order, with events that come twice, over restarts and a copy that is put in the book's place."""
     path = tmp_path_factory.mktemp("book") / "usage.db"
     book, core = UsageBook(str(path)), Core(Metrics())
-    book.write([GpuSize(uuid, mib) for uuid, mib in SIZES.items()], 0)
+    book.write([GpuSize("n", uuid, mib) for uuid, mib in SIZES.items()], 0)
     for number, step in enumerate([*story, *story[::-3]], 1):
         if step[0] == "restart":
             copy_book(path, path.with_name(f"copy-{number}"))
@@ -147,7 +148,7 @@ def test_a_month_of_a_large_cluster_is_exact() -> None:
 
 
 def test_only_the_part_of_a_slice_within_the_period_counts() -> None:
-    book = book_of(GpuSize("G", 1000), began_at("a", 1000, (("G", 500, 0),)), Ended("a", 9000))
+    book = book_of(GpuSize("n1", "G", 1000), began_at("a", 1000, (("G", 500, 0),)), Ended("a", 9000))
     for since, until, expected_ms in ((0, 10_000, 8000), (2000, 4000, 2000), (8000, 20_000, 1000)):
         assert [s.gpu_ppm_ms for s in book.spent("pod", since, until)] == [500_000 * expected_ms]
     assert book.spent("pod", 9000, 10_000) == []

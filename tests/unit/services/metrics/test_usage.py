@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.metrics.usage import Began, Ended, GpuSize, Labelled, Record, UsageBook, UsageError
+from services.metrics.usage import Began, Capacity, Ended, GpuSize, Labelled, Record, UsageBook, UsageError
 
 
 def began(
@@ -21,6 +22,8 @@ def began(
     compute: int = 0,
     container: str = "c",
     gpus: tuple[str, ...] = ("G",),
+    source: str = "",
+    sequence: str = "",
 ) -> Began:
     return Began(
         grant,
@@ -32,10 +35,12 @@ def began(
         "H200",
         at,
         tuple((g, memory, compute) for g in gpus),
+        source,
+        sequence,
     )
 
 
-SIZE = GpuSize("G", 1000)
+SIZE = GpuSize("n1", "G", 1000)
 
 
 def make_book(*records: Record, path: str = "") -> UsageBook:
@@ -69,6 +74,31 @@ def test_a_gang_size_that_arrives_later_counts_from_the_beginning() -> None:
     assert book.usage("namespace", 0)[0].gpu_seconds == 5.0
 
 
+def test_another_node_cannot_change_the_size_of_a_gpu() -> None:
+    """A node of 100 MiB GPUs made a slice of 1 % of a GPU a whole one."""
+    book = make_book(SIZE, GpuSize("evil", "G", 1), began("a", memory=10), began("a", at=5000), Ended("a", 10_000))
+    assert [row.gpu_seconds for row in book.usage("pod", 0)] == [0.05 + 2.5]
+
+
+def test_a_gpu_over_the_network_has_the_size_that_its_own_node_says() -> None:
+    book = make_book(GpuSize("server", "G", 1000), began("a"), Ended("a", 10_000))
+    assert [row.gpu_seconds for row in book.usage("pod", 0)] == [5.0]
+
+
+def test_sizes_of_a_book_of_an_earlier_kerf_count_until_their_nodes_say_theirs(tmp_path: Path) -> None:
+    path = str(tmp_path / "usage.db")
+    book = make_book(began("a"), Ended("a", 10_000), path=path)
+    book._db.execute("DROP TABLE gpu_size")
+    book._db.execute("INSERT INTO gpu VALUES ('G', 2000)")
+    book.close()
+    for _ in range(2):
+        book = UsageBook(path)
+        assert [row.gpu_seconds for row in book.usage("pod", 0)] == [2.5]
+        book.close()
+    book = make_book(SIZE, path=path)
+    assert [row.gpu_seconds for row in book.usage("pod", 0)] == [5.0]
+
+
 def test_a_live_slice_counts_until_now() -> None:
     (row,) = make_book(SIZE, began("a", at=1000)).usage("pod", 4000)
     assert (row.key, row.gpu_seconds, row.memory_mib_seconds, row.live) == ("team/p-a", 1.5, 1500.0, 1)
@@ -91,8 +121,39 @@ def test_a_slice_that_is_told_again_as_it_was_counts_as_before() -> None:
     assert (row.gpu_seconds, row.memory_mib_seconds, row.slices) == (5.0, 5000.0, 1)
 
 
+def test_a_clock_that_is_set_back_changes_no_order() -> None:
+    """Suspended, resumed and, a minute after that by its clock set back, suspended for ever: it counted for ever."""
+    told = [
+        began("a", source="x", sequence="1"),
+        began("a", at=5000, gpus=(), source="x", sequence="2"),
+        began("a", at=11_000, source="x", sequence="3"),
+        began("a", at=10_500, gpus=(), source="x", sequence="4"),
+        began("a", at=9000, memory=250, source="after a restart", sequence="1"),
+    ]
+    book = make_book(SIZE, *told[:4], told[2])
+    assert [row.gpu_seconds for row in book.usage("pod", 99_000)] == [pytest.approx(2.5, abs=0.001)]
+    assert [one.gpus for one in book.live()] == [()]
+    book.write([told[4], *told], 2)
+    assert [row.gpu_seconds for row in book.usage("pod", 11_002 + 4000)] == [pytest.approx(3.5, abs=0.001)]
+    book.write([Ended("a", 20_000)], 3)
+    book.forget(30_000)
+    assert book._db.execute("SELECT COUNT(*) FROM told").fetchone() == (0,)
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_an_event_that_comes_late_has_its_place_before_the_next_of_its_source(order: tuple[int, ...]) -> None:
+    told = [
+        began("a", source="x", sequence="1"),
+        began("a", at=4000, gpus=(), source="x", sequence="2"),
+        began("a", at=6000, source="x", sequence="3"),
+        began("a", at=8000, memory=250, source="x", sequence="4"),
+    ]
+    book = make_book(SIZE, *(told[i] for i in order), *told)
+    assert [row.gpu_seconds for row in book.usage("pod", 10_000)] == [2.0 + 1.0 + 0.5]
+
+
 def test_a_slice_that_was_moved_counts_on_its_new_gpu_alone() -> None:
-    book = make_book(SIZE, GpuSize("H", 1000), began("a"), began("a", at=4000, gpus=("H",)), Ended("a", 10_000))
+    book = make_book(SIZE, GpuSize("n1", "H", 1000), began("a"), began("a", at=4000, gpus=("H",)), Ended("a", 10_000))
     assert book.usage("namespace", 99_000)[0].gpu_seconds == 5.0
 
 
@@ -104,9 +165,27 @@ def test_what_is_live_has_what_it_has_now(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("order", list(itertools.permutations(range(4))))
+def test_a_nodes_own_word_of_an_end_counts_before_any_other(order: tuple[int, ...]) -> None:
+    """Placement's clock was behind: a slice cost nothing for as long as it is."""
+    ends = [Ended("a", 1000), Ended("a", 10_000, by_node=True), Ended("a", 12_000, by_node=True), Ended("a", 90_000)]
+    book = make_book(SIZE, began("a"), *(ends[i] for i in order), Ended("b", 5000), Ended("b", 4000), began("b"))
+    assert {row.key: row.gpu_seconds for row in book.usage("pod", 0)} == {"team/p-a": 5.0, "team/p-b": 2.0}
+    book.forget(20_000)
+    assert book._db.execute("SELECT COUNT(*) FROM released").fetchone() == (0,)
+
+
 def test_a_slice_from_tomorrow_costs_nothing_yet() -> None:
     """Clocks differ; a start in the future counts no use."""
     assert make_book(SIZE, began("a", at=9000)).usage("namespace", 4000)[0].gpu_seconds == 0
+
+
+def test_the_time_from_which_usage_is_counted_is_the_first_begin_that_is_left() -> None:
+    assert UsageBook("").since_ms() is None
+    book = make_book(began("b", at=2000), began("a", at=500), Ended("a", 1000))
+    assert book.since_ms() == 500
+    book.forget(1500)
+    assert book.since_ms() == 2000
 
 
 def test_usage_is_exported_by_namespace_pod_and_model() -> None:
@@ -181,6 +260,20 @@ def test_a_write_that_fails_leaves_nothing(tmp_path: Path) -> None:
     assert (book.sequence(), book.live()) == (1, [])
 
 
+@pytest.mark.parametrize(
+    "record",
+    [Capacity("n", 0, 2**63, "X"), Capacity("n", 0, 2, "X", (("X", 2**63), ("Y", 1))), Ended("\ud800", 1)],
+    ids=["number", "number in a part", "text"],
+)
+def test_a_record_that_cannot_be_written_is_left_out_and_holds_up_no_other(record: Record) -> None:
+    """The book read it again after each restart, and wrote nothing any more."""
+    book = UsageBook("")
+    (why,) = book.write([SIZE, record, began("a")], 9)
+    assert type(record).__name__ in why
+    assert (book.sequence(), [one.grant_id for one in book.live()]) == (9, ["a"])
+    assert book.capacity_ms(0, 1000) == {}
+
+
 def test_what_ended_long_ago_is_forgotten() -> None:
     changed = began("old", at=500, memory=1)
     book = make_book(SIZE, began("old"), changed, Ended("old", 1000), began("new"), Ended("new", 9000), began("live"))
@@ -207,6 +300,24 @@ def test_of_a_slice_that_lives_on_what_it_had_before_its_last_old_change_is_forg
     assert (row.gpu_seconds, row.slices, row.live) == (0.25 * 4 + 2.0, 1, 1)
     assert [one.gpus for one in book.live()] == [(("G", 1000, 0),)]
     assert book._db.execute("SELECT COUNT(*) FROM held").fetchone() == (1,)
+
+
+def test_nodes_that_were_gone_before_are_forgotten_with_the_gpus_that_no_slice_names() -> None:
+    """A cluster whose nodes come and go kept a row of each node and of each GPU for ever."""
+    sizes = (SIZE, GpuSize("gone", "old", 1), GpuSize("gone", "used", 1), GpuSize("there", "idle", 1))
+    capacity = [Capacity(node, 0, 8, "X", (("X", 4), ("Y", 4))) for node in ("gone", "there", "left late")]
+    ends = (Capacity("gone", 1000, 0, ""), Capacity("left late", 7000, 0, ""))
+    slices = (began("live"), began("ended", gpus=("used",)), Ended("ended", 6000), began("was", gpus=("old",)))
+    book = make_book(*sizes, *capacity, *ends, *slices, Ended("was", 1000))
+    book._db.execute("INSERT INTO gpu VALUES ('old', 1), ('used', 1)")
+    book.forget(5000, ["there"])
+
+    def rows(column: str, table: str) -> list[str]:
+        return [row[0] for row in book._db.execute(f"SELECT DISTINCT {column} FROM {table} ORDER BY 1")]
+
+    assert rows("node", "capacity") == rows("node", "capacity_part") == ["left late", "there"]
+    assert (rows("uuid", "gpu_size"), rows("uuid", "gpu")) == (["G", "idle", "used"], ["used"])
+    assert book.capacity_ms(5000, 8000) == {"X": 4 * 5000, "Y": 4 * 5000}
 
 
 def test_labels_are_forgotten_with_the_last_slice_of_their_pod_and_of_pods_that_never_ran() -> None:

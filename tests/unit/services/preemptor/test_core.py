@@ -16,6 +16,7 @@ from shared.contracts.commands import Answer, Outcome
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.facts import Gone, Put
 from shared.contracts.preemption import Plan, Reserved
+from shared.contracts.samples import GpuUse, SliceUse, UsageSample
 from shared.model.affinity import LabelSelector
 from shared.model.kube_object import Meta, OwnerReference
 from shared.model.objects import (
@@ -514,3 +515,13 @@ def test_a_restarted_preemptor_waits_for_pods_that_end_before_it_preempts_others
     assert preemptor.plans(preemptor.config.leaving_s / 2) == []
     preemptor.gone("ending")
     assert [names for _ in range(40) for names in preemptor.victims()] == [["low"]]
+
+
+def test_a_sample_of_a_slice_that_its_node_does_not_have_is_not_taken(preemptor: Preemptor) -> None:
+    use = SliceUse(
+        uid=next(iter(preemptor.core.book.pods)), namespace="team", name="p", memory_mib=1, granted_memory_mib=1,
+        granted_compute_milli=1, counted_mib=1,
+    )  # fmt: skip
+    sample = UsageSample(node="evil", at_ms=1, gpus=(GpuUse(uuid="evil-gpu-0", used_mib=1, slices=(use,)),))
+    preemptor.send(m.Sampled(sample))
+    assert preemptor.core._memory_use._of == {}

@@ -124,13 +124,13 @@ def _run(cluster: Cluster, text: str) -> None:
             "%Y-%m-%dT%H:%M:%SZ"
         )
         pod = msgspec.structs.replace(pod, metadata=msgspec.structs.replace(pod.metadata, deletion_timestamp=until))
-    if words.uses_gib:
-        _seen(cluster, pod, node, gpus, words.uses_gib * 1024)
     if gpus:
         cluster.nodes.grants[grant.grant_id] = grant
     cluster.api.ends_at[words.name] = words.ran_s + (words.grace_s or ENDS_IN_S) if words.ending else 1e9
     cluster.api.terminations.after_s[words.name] = words.grace_s
     cluster.api.show(pod)
+    if words.uses_gib:
+        _seen(cluster, pod, node, gpus, words.uses_gib * 1024)
 
 
 def _seen(cluster: Cluster, pod: Pod, node: str, gpus: list[int], mib: int) -> None:

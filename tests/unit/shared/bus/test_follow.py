@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from shared.bus.embedded import EmbeddedServer
+from shared.bus.jetstream import Reply
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import LogEntry
 from shared.bus.provision import provision
+from shared.contracts import subjects
 from tests.support.waiting import eventually
 
 SUBJECT = "kerf.v1.event.pod.bound.ns.team"
@@ -98,3 +100,16 @@ async def test_an_event_that_the_handler_cannot_take_is_passed_over_and_counted(
     await publish(bus, b"poison", b"food")
     await eventually(lambda: reducer.payloads == [b"poison", b"food"])
     assert bus.stats.handler_failures == 1
+
+
+async def test_events_that_the_stream_dropped_before_they_were_read_are_counted(bus: NatsBus) -> None:
+    """Its reader was away for longer than the stream keeps events. Without a position nothing is missed."""
+    await publish(bus, b"1", b"2", b"3", b"4", b"5")
+    await bus.js.call(f"STREAM.PURGE.{subjects.STREAM_EVENTS}", {"seq": 4}, Reply)
+    new, later = Reducer(), Reducer()
+    await bus.follow_events(new)
+    await eventually(lambda: new.payloads == [b"4", b"5"])
+    assert bus.stats.events_missed == 0
+    await bus.follow_events(later, start=2)
+    await eventually(lambda: later.payloads == [b"4", b"5"])
+    assert bus.stats.events_missed == 2

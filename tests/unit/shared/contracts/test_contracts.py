@@ -16,7 +16,7 @@ import pytest
 from shared.contracts import commands, events, facts, log, node_commands, queries, subjects
 from shared.contracts.base import ContractError, Message, decode, encode
 from shared.contracts.compatibility import breaks
-from shared.contracts.envelope import unwrap
+from shared.contracts.envelope import check_subject, unwrap
 from shared.contracts.examples import EXAMPLES
 from shared.contracts.generate import SCHEMAS, check, files, incompatible, main, schema_of, write
 from shared.contracts.registry import CHANNELS, EVENTS, message_types
@@ -208,3 +208,45 @@ def test_writing_takes_away_what_belongs_to_no_message(tmp_path: Path) -> None:
     write(tmp_path)
     assert not (tmp_path / "Old.json").exists()
     assert check(tmp_path) == []
+
+
+ENFORCED = {"uid": "u", "namespace": "n", "name": "p", "container": "c", "grant_id": "g", "strategy": "exclusive"}
+
+
+@pytest.mark.parametrize("amount", [2**63, -1])
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        (events.NodeInventoried, "gpus"),
+        (events.NodeInventoried, "memory_mib"),
+        (events.NodeInventoried, "gpus_by_model"),
+        (events.SliceEnforced, "memory_mib"),
+        (events.SliceEnforced, "compute_milli"),
+    ],
+)
+def test_an_event_with_amounts_that_no_node_has_is_refused(kind: type[Message], field: str, amount: int) -> None:
+    """The usage book could not take them, and would stop there for ever."""
+    amounts = {"memory_mib": 1, "compute_milli": 1, field: amount}
+    said: dict[str, Any] = {"node": "n", "gpus": 1, "memory_mib": 1, field: amount}
+    if field == "gpus_by_model":
+        said[field] = {"X": amount}
+    if kind is events.SliceEnforced:
+        said = {"node": "n", **ENFORCED, "promise": "soft", "gpus": {"G": list(amounts.values())}}
+    with pytest.raises(ContractError, match=rf"{field}.* is {amount}"):
+        decode(json.dumps(said).encode(), kind)
+
+
+def test_an_event_is_of_the_type_and_the_node_of_its_subject() -> None:
+    """One agent could say that another node is gone, on any subject that its NATS user may publish on."""
+    inventoried = events.NodeInventoried(node="good", gpus=0, memory_mib=0)
+    taken = events.TermTaken(term=1, holder="h")
+    check_subject(subjects.event_on_node("node", "inventoried", "good"), inventoried)
+    check_subject(subjects.event_on_node("term", "taken", "pod-1"), taken)
+    check_subject(subjects.event_in_namespace("slice", "released", "team"), RELEASED)
+    with pytest.raises(ContractError, match="own node alone"):
+        check_subject(subjects.event_on_node("node", "inventoried", "evil"), inventoried)
+    with pytest.raises(ContractError, match=r"of type dev\.kerf\.node\.inventoried\.v1"):
+        check_subject(subjects.event_in_namespace("slice", "enforced", "good"), inventoried)
+
+
+RELEASED = events.SliceReleased(node="n", uid="u", namespace="team", name="p", grant_id="g", boot_id="b")

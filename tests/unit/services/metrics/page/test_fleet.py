@@ -98,6 +98,13 @@ def test_a_slice_is_gone_when_its_grant_has_ended_in_whatever_order_that_is_hear
         assert phases(fleet(*story)) == []
 
 
+def test_what_has_not_started_is_known_by_its_grant() -> None:
+    made = fleet(decided("a", "n1-0"), decided("b", "n1-1"), enforced("b", "n1-1"))
+    assert made.starting() == {"g-a"}
+    made.end("g-a")
+    assert (made.starting(), phases(made)) == (set(), [("n1-1", "b", "running")])
+
+
 def test_a_browser_gets_only_what_it_has_not_seen() -> None:
     made = fleet(decided("a", "n1-0"))
     made.inventory("n2", inventory("n2"))
@@ -118,6 +125,20 @@ def test_a_node_that_retires_is_gone_and_may_come_back() -> None:
     assert (made.changes(seen).gone, made.changes(0).nodes, made.changes(0).gone) == (("n1",), (), ())
     made.inventory("n1", inventory())
     assert (made.changes(seen).gone, [node.name for node in made.changes(seen).nodes]) == ((), ["n1"])
+
+
+@pytest.mark.parametrize("lost", [None, inventory(gpus=0)], ids=["gone", "empty"])
+def test_a_node_that_comes_back_has_its_slices(lost: Inventory | None) -> None:
+    """After NATS lost its volume, GPUs that were used were shown as free."""
+    made = fleet(enforced("a", "n1-1"), enforced("b", "n1-0"))
+    seen = made.version
+    made.inventory("n1", lost)
+    made.event(SliceReleased(node="n1", grant_id="g-b", boot_id="b", **pod("b")), 300.0)
+    made.event(enforced("c", "n1-0"), 301.0)
+    assert (made.changes(0).nodes, made.changes(seen).gone) == ((), ("n1",))
+    made.inventory("n1", inventory())
+    assert phases(made) == [("n1-1", "a", "running"), ("n1-0", "c", "running")]
+    assert [node.slices for node in made.changes(seen).nodes] == [node.slices for node in made.changes(0).nodes]
 
 
 @pytest.mark.parametrize("since", [5_000_001, 99_000_000])
@@ -175,6 +196,9 @@ def test_a_pods_slices_are_told_with_what_they_use() -> None:
         "n1", "H200", 1000, "interposer", use
     )  # fmt: skip
     assert made.slices_of("team", "b") == []
+    lie = msgspec.structs.replace(use, memory_mib=1)
+    made.sample(UsageSample(node="n2", at_ms=2, gpus=(GpuUse(uuid="n1-1", used_mib=1, slices=(lie,)),)))
+    assert made.slices_of("team", "a") == [told], "another node knows nothing of it"
 
 
 def test_slices_from_before_a_restart_are_shown() -> None:

@@ -163,6 +163,18 @@ def test_what_pods_of_an_owner_did_counts_for_its_next_one() -> None:
     assert why(placement, "second").summary[0].code == "too-slow-beside"
 
 
+def test_nothing_is_learned_of_a_pod_from_another_node_than_its_own() -> None:
+    owner = OwnerReference(kind="Job", name="train", uid="o", controller=True)
+    placement = Placement().nodes("n", gpus=1, strategies=GATE)
+    (first,) = run(placement, build.newer(pod("first"), owner_references=(owner,)))
+    placement.nodes("evil", gpus=1, strategies=GATE)
+    said = sample(first)
+    said = structs.replace(said, node="evil", gpus=(structs.replace(said.gpus[0], uuid="evil-gpu-0"),))
+    for _ in range(MIN_SAMPLES):
+        placement.send(m.Sampled(said))
+    assert placement.core.book.pods[first.metadata.uid].uses == {}
+
+
 def test_without_the_setting_owners_that_are_known_change_nothing_for_pods_that_declare_nothing() -> None:
     owner = OwnerReference(kind="Job", name="train", uid="o", controller=True)
     for weigh, expected in ((False, {"second": "n"}), (True, {})):
