@@ -3,7 +3,7 @@ book's own running sums; and other counts over all pods."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 import msgspec
 
@@ -35,6 +35,11 @@ class Audit:
         self._last: Sums | None = None
         self._again_at = 0.0
 
+    @property
+    def overbooked(self) -> tuple[str, ...]:
+        """As of the last sums."""
+        return () if self._last is None else self._last.overbooked
+
     def sums(self, unsynced: Callable[[], Container[str]]) -> Sums:
         """`unsynced`: the nodes that have not yet said which grants they released. On a large cluster the sums may be
         some seconds old."""
@@ -58,3 +63,13 @@ class Audit:
         ended = self._stopwatch()
         self._again_at = ended + min(_PART * (ended - began), _MOST_S)
         return self._last
+
+    def grants_on(self, gpus: Iterable[str]) -> dict[str, list[str]]:
+        """What is booked on these GPUs, each node/uuid, in words for the log: phase, grant, pod and amounts."""
+        found: dict[str, list[str]] = {gpu: [] for gpu in gpus}
+        for held in self._book.grants.values():
+            for share in (share for container in held.grant.containers.values() for share in container.gpus):
+                if (told := found.get(f"{share.node}/{share.uuid}")) is not None:
+                    amounts = f"{share.memory_mib} MiB, {share.compute_milli} milli"
+                    told.append(f"{held.phase} {held.grant_id} of {held.namespace}/{held.name}: {amounts}")
+        return found

@@ -56,6 +56,9 @@ class Nodes:
         self.first_number: dict[str, int] = {}
         """By node that must be synced: the number of the first sync since then. Answers to earlier ones are
         outdated."""
+        self._given_back: dict[str, set[str]] = {}
+        """By such a node: the grants that it has released since then. Releases and answers come by two ways, and an
+        answer from before a release may come after it."""
         self._sync_number: dict[str, int] = {}
         """By node: the number of the newest sync."""
         self._addresses: dict[str, str] = {}
@@ -108,6 +111,7 @@ class Nodes:
         """From now on only the answer to a later sync counts."""
         self._synced.pop(node, None)
         self.first_number.pop(node, None)
+        self._given_back.pop(node, None)
 
     def heartbeat(self, nodes: tuple[str, ...], now: float) -> bool:
         """Notes heartbeats; True if a node that was silent may be used again."""
@@ -133,6 +137,7 @@ class Nodes:
 
     def sync_all(self, now: float) -> list[m.Command]:
         self.first_number.clear()
+        self._given_back.clear()
         names = [name for name, node in self.book.nodes.items() if node.inventory is not None]
         if self.open:
             self._sync_sent |= dict.fromkeys(names[SYNCS_AT_ONCE:], float("-inf"))
@@ -204,9 +209,10 @@ class Nodes:
         (self.resizing.add if answer.resizes else self.resizing.discard)(answer.node)
         self._sync_sent.pop(answer.node, None)
         unknown: dict[str, list[LiveSlice]] = {}
+        ended = self._given_back.pop(answer.node, set())
         for slice_ in answer.live:
             # What a container here has of another node's GPU is for that node to tell, and takes nothing of this one.
-            if slice_.grant_id not in self.book.grants and not slice_.is_client:
+            if slice_.grant_id not in self.book.grants and slice_.grant_id not in ended and not slice_.is_client:
                 unknown.setdefault(slice_.grant_id, []).append(slice_)
         for slices in unknown.values():
             self.book.book_leaving(stranger(slices, answer.node))
@@ -216,6 +222,11 @@ class Nodes:
             for grant_id in answer.tombstones
             if (held := self.book.grants.get(grant_id)) is not None and answer.node in held.nodes
         ]
+
+    def gave_back(self, node: str, grant_id: str) -> None:
+        """The node has released a grant."""
+        if node in self.first_number and not self.is_synced(node):
+            self._given_back.setdefault(node, set()).add(grant_id)
 
     def granted(self, held: GrantState, now: float) -> list[m.Command]:
         self._named_unbound.discard(held.grant_id)

@@ -96,6 +96,7 @@ class Releases:
         held = self._book.grants.get(event.grant_id)
         if held is not None and (held.phase == "holding" or event.node not in held.nodes):
             return []
+        self._nodes.gave_back(event.node, event.grant_id)
         out: list[m.Command] = []
         if held is not None and event.node == held.client:
             out = self._nodes.void_by_client(held, now) if held.phase == "bound" else []

@@ -14,6 +14,15 @@ LEFTOVERS = "services/placement/protocol/leftovers.py"
 LEFTOVER_TESTS = f"{UNIT}/protocol/test_leftovers.py"
 
 MUTANTS = [
+    # --- answers and releases come by two ways ----------------------------------------------------------------------
+    Mutant(
+        name="sync-answer-books-what-was-released-since",
+        what="a slice in an answer that its release has overtaken is booked again, beside the pod that got its GPU",
+        file=NODES,
+        old=" and slice_.grant_id not in ended and",
+        new=" and",
+        tests=(f"{TEST}::test_a_release_that_overtakes_the_answer_to_a_sync_ends_its_slice_there_too",),
+    ),
     # --- pods that are pending again and still run -----------------------------------------------------------------
     Mutant(
         name="still-running-pod-placed",

@@ -40,6 +40,15 @@ def test_it_adds_up_all_grants_and_names_the_gpus_that_are_booked_twice() -> Non
     assert (two.memory_mib, two.compute_milli, two.overbooked) == (163840, 2000, ("n/n-gpu-0",))
 
 
+def test_it_names_what_is_booked_on_a_gpu_that_is_booked_twice() -> None:
+    audit = Audit(book_of("a", "b"), lambda: 0.0)
+    assert audit.overbooked == ()
+    audit.sums(tuple)
+    assert audit.grants_on(audit.overbooked) == {
+        "n/n-gpu-0": [f"bound {g} of team/p-{g}: 81920 MiB, 1000 milli" for g in ("a", "b")]
+    }
+
+
 def test_it_counts_kerfs_pods_that_are_bound_and_those_that_are_gated() -> None:
     book = book_of("a", "b")
     gated = build.gpu_pod("gated", gpus=1)

@@ -3,6 +3,7 @@ repeated ones."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -173,6 +174,37 @@ def test_a_repeated_sync_answer_books_nothing_that_has_ended_since() -> None:
     placement.send(m.ReleaseSeen("n", "1-1"))
     placement.send(answer)
     assert placement.core.book.grants == {}
+
+
+def test_a_release_that_overtakes_the_answer_to_a_sync_ends_its_slice_there_too() -> None:
+    """They come by two subscriptions. The slice was booked again, beside the pod that had got its GPU since: by the
+    book's own audit a double booking, which the alert told."""
+    answers = True
+
+    def respond(command: m.Command, usual: Callable[[m.Command], list[m.Input]]) -> list[m.Input]:
+        return usual(command) if answers or not isinstance(command, m.SendSync) else []
+
+    placement = Placement(respond=respond).nodes("n", gpus=1)
+    pod = bound(placement)
+    (held,) = placement.core.book.grants.values()
+    waits = build.gpu_pod("waits", gpus=1)
+    placement.facts(waits)
+    placement.tick(HEARD_FIRST_S)
+    placement.gone(pod)
+    answers = False
+    placement.send(m.TermRenewed(term=900))
+    sync = asked(placement)
+    placement.send(m.ReleaseSeen("n", held.grant_id))
+    placement.tick(1.0)
+    assert waits.metadata.uid in placement.core.holds
+    live = LiveSlice(
+        uid=held.uid, namespace=held.namespace, name=held.name, container="main", grant_id=held.grant_id,
+        strategy="exclusive", gpus=WHOLE,
+    )  # fmt: skip
+    placement.send(answered(sync, live=(live,)))
+    assert placement.core.nodes.is_synced("n")
+    assert placement.core.book.overbooked() == []
+    assert [one.uid for one in placement.core.book.grants.values()] == [waits.metadata.uid]
 
 
 def test_a_node_has_released_none_but_its_own_grants() -> None:
