@@ -137,7 +137,7 @@ def test_the_way_of_a_pod_is_short_enough_to_read() -> None:
     way = text[text.index("\n## The way of a pod\n") : text.index("\n## If the pod does not fit\n")]
     files = set(re.findall(r"`([\w/]+\.py):", way))
     assert 30 < len(files) <= 45
-    assert sum(len((ROOT / name).read_text().splitlines()) for name in files) <= 6820
+    assert sum(len((ROOT / name).read_text().splitlines()) for name in files) <= 6840
 
 
 def _defines(module: Path, name: str) -> bool:
