@@ -35,6 +35,8 @@ _TIMINGS_KEPT = 20_000
 _CLAIMS_PAUSE_S = 0.2
 """A node's volumes are bound within milliseconds. The pause keeps a burst of other changes from retrying the pod each
 time."""
+_RESERVED_PAUSE_S = 10.0
+"""Begins anew at each input while a place is reserved for the pod and its volumes are made there."""
 _OVERDUE_PAUSE_S = 60.0
 """For how long others may have the place of a pod after its volumes were not made in time."""
 
@@ -191,6 +193,11 @@ class Scheduler:
         """Gives back the places of pods for which the volumes were not made in time."""
         for uid in self.late_claims.tick(now):
             self._queue.pause_for(uid, now, _OVERDUE_PAUSE_S)
+
+    def pause(self, uids: Sequence[str], now: float) -> None:
+        """Their places are reserved, and they are tried nowhere else for a while."""
+        for uid in uids:
+            self._queue.pause_for(uid, now, _RESERVED_PAUSE_S)
 
     def beside_changed(self) -> None:
         """A pod has come to a node, or counts otherwise there for the affinity and the spread of others."""

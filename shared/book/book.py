@@ -227,8 +227,8 @@ class Book(Ledger):
     def _drop_pod(self, last: Pod, certain: bool) -> list[Change]:
         """Gone. Where its last moments were not seen, a hold may have become true in them, so that its capacity too
         comes back by the node alone."""
-        # Its last state still counts (a grant it was bound with), but needs no report.
-        changes = [change for change in self._put_pod(last) if change.kind == "void"]
+        # Its last state still counts (a grant it was bound with), and of that only an end is to be reported.
+        changes = [change for change in self._put_pod(last) if change.kind in ("void", "ended")]
         state = self.pods.get(last.metadata.uid)
         if state is None:
             return changes
@@ -236,7 +236,8 @@ class Book(Ledger):
         if certain and not last.spec.node_name and (held is not None or state.charged):
             changes.append(Change("void", state.uid, state.grant_id))
             self.unhold(state.uid)
-        changes += self._end(state) or [Change("ended", state.uid)]
+        if not any(change.kind == "ended" for change in changes):
+            changes += self._end(state) or [Change("ended", state.uid)]
         del self.pods[state.uid]
         self._claimants.drop(state.uid)
         if self.uid_by_key.get(state.key) == state.uid:

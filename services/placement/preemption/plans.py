@@ -25,6 +25,7 @@ from services.placement.protocol.unix_time import UnixTime
 from services.placement.protocol.write_batcher import WriteBatcher
 from services.placement.scheduler import Scheduler
 from services.placement.scheduling.fair.fair import Fair
+from services.placement.scheduling.late_claims import KEPT_S
 from shared.book.book import Book
 from shared.book.fork import Fork
 from shared.book.gangs import Gangs
@@ -105,7 +106,8 @@ class Preemption:
             late = self._scheduler.late_claims.order(places, now)
             if late is not None:
                 out += late
-                continue  # what is reserved is kept until their volumes are bound
+                self._await_volumes(found, now)
+                continue
             # By the checks of `reserve` there is room beside what the victims of other plans on its nodes still have.
             with self._book.without_room(self.reservations.placeholders_beside(plan)):
                 placed = self._committer.take(places, now, release)
@@ -120,6 +122,12 @@ class Preemption:
                 found, term, _publish(plan, PreemptionExecuted(plan=plan, took_ms=round((now - found.since) * 1000)))
             )
         return out
+
+    def _await_volumes(self, found: Reservation, now: float) -> None:
+        """Keeps the places as long as others that are kept for this. Meanwhile the pods are tried nowhere else."""
+        if not found.awaits_volumes:
+            found.awaits_volumes, found.until = True, now + KEPT_S
+        self._scheduler.pause([b.uid for b in found.plan.beneficiaries], now)
 
     def _resume(self, found: Reservation, term: int, now: float) -> list[m.Command]:
         """Resumes the suspended beneficiaries of a plan together. The plan is over when all annotations are gone: a
@@ -210,6 +218,8 @@ class Preemption:
             if any(victim.uid == uid for victim in plan.victims):
                 return f"it is being preempted for {gains} (plan {plan.plan_id})"
             if any(b.uid == uid for b in plan.beneficiaries):
+                if found.awaits_volumes:
+                    return f"its place is kept while its volumes are made (plan {plan.plan_id})"
                 gives = ", ".join(f"{v.namespace}/{v.name}" for v in plan.victims if self._is_there(v))
                 return f"pods being preempted for it: {gives or 'none left'} (plan {plan.plan_id})"
         return ""

@@ -28,6 +28,8 @@ class Reservation(msgspec.Struct):
     """The plan differs from the proposal: some victims do not fit elsewhere and are evicted instead of moved."""
     resuming: bool = False
     """Its suspended beneficiaries resume: all of what they gave up is booked to them."""
+    awaits_volumes: bool = False
+    """Its victims are gone, and volumes of its beneficiaries are being made on their nodes."""
     closing: bool = False
     """It was given up, and an order to checkpoint a victim may still be written. Until that is over it stays open in
     the log, and its host memory booked. Its places are booked until the log says that it was given up: before that a

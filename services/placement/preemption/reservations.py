@@ -256,9 +256,9 @@ class Reservations(dict[str, Reservation]):
             if lost:
                 found.append((reservation, f"{lost[0].namespace}/{lost[0].name} is not pending any more"))
             elif reservation.logged and reservation.until <= now and not self._all_end(reservation, now):
-                found.append(
-                    (reservation, f"not all of its victims were gone after {round(now - reservation.since)} s")
-                )
+                volumes = "the volumes of its beneficiaries were not made"
+                missing = volumes if reservation.awaits_volumes else "not all of its victims were gone"
+                found.append((reservation, f"{missing} after {round(now - reservation.since)} s"))
         return found
 
     def settled(self, found: Reservation) -> bool:

@@ -113,3 +113,19 @@ def test_a_hold_is_revoked_at_its_node_if_its_pod_is_bound_with_another_grant() 
     other = Grant(grant_id="other", term=1, sequence=2, containers=placement.core.book.grants[decided].grant.containers)
     commands = placement.facts(build.bound(pod, "n", other))
     assert [command.release.grant_id for command in only(commands, m.SendRelease)] == [decided]
+
+
+def test_the_grant_of_a_pod_that_ended_unseen_after_its_node_was_deleted_is_free() -> None:
+    """The last state of a deleted pod may be one that was not seen before. Its release was ordered for ever."""
+    placement = Placement().nodes("n")
+    pod = show_bound(placement, build.gpu_pod("p", **HALF))
+    placement.gone(build.node("n"))
+    placement.gone(build.newer(pod, phase="Failed"))
+    assert placement.core.book.grants == {}
+    assert [event.reason for event in placement.events(GrantEnded)] == ["its node is gone"]
+
+
+def test_a_node_is_asked_at_once_for_the_grant_of_a_pod_that_ended_unseen_and_is_gone() -> None:
+    placement = Placement().nodes("n")
+    pod = show_bound(placement, build.gpu_pod("p", **HALF))
+    assert [order.node for order in only(placement.gone(build.newer(pod, phase="Failed")), m.SendRelease)] == ["n"]

@@ -12,6 +12,7 @@ from services.placement import messages as m
 from services.placement.explain.steps import finish
 from services.placement.preemption import reservations
 from services.placement.queries import questions
+from services.placement.scheduling.late_claims import KEPT_S
 from shared.contracts.commands import Answer, SelectNode
 from shared.contracts.events import PreemptionAbandoned, PreemptionExecuted, PreemptionReserved
 from shared.contracts.facts import Gone
@@ -368,6 +369,46 @@ def test_a_volume_that_binds_late_gets_its_node_before_its_pod_is_bound() -> Non
     cluster.placement.tick(1.0)
     assert cluster.placement.binds()[wants.metadata.uid].node == "n"
     assert rival.metadata.uid not in cluster.placement.binds()
+
+
+def awaiting_a_volume() -> tuple[Proposals, Pod]:
+    """All victims of the plan are gone after 50 s, and the volume of the pod is being made on node n."""
+    wants = high(volumes=(Volume(name="data", persistent_volume_claim=PvcSource(claim_name="data-0")),))
+    cluster = full_cluster()
+    cluster.placement.facts(LATE, claim("data-0"))
+    cluster.wait(wants)
+    assert cluster.propose(cluster.plan("low0")).ok
+    _pass(cluster, DEADLINE_S - 10)
+    cluster.release("low0")
+    return cluster, wants
+
+
+def _pass(cluster: Proposals, seconds: float) -> None:
+    cluster.placement.now += seconds
+    cluster.placement.send(m.BeatSeen(("n", "other")))
+    cluster.placement.tick()
+
+
+def test_a_plan_outlasts_its_deadline_while_a_volume_is_made() -> None:
+    """It was given up although all victims were gone, "because" they were not. The pod is tried nowhere else."""
+    cluster, wants = awaiting_a_volume()
+    placement = cluster.placement
+    placement.nodes("other")
+    for _ in range(8):
+        _pass(cluster, 60)
+    assert placement.events(PreemptionAbandoned) == []
+    assert "its place is kept while its volumes are made" in placement.core.preemption.describe(wants.metadata.uid)
+    assert {one.node for one in placement.patches() if isinstance(one, SelectNode)} == {"n"}
+    placement.facts(claim("data-0", volume="pv-0"), volume("pv-0", of="data-0", node="n"))
+    assert placement.binds()[wants.metadata.uid].node == "n"
+
+
+def test_a_plan_is_given_up_for_a_volume_that_is_not_made() -> None:
+    cluster, _ = awaiting_a_volume()
+    _pass(cluster, KEPT_S + 1)
+    assert "volumes of its beneficiaries were not made after 65" in (
+        cluster.placement.events(PreemptionAbandoned)[0].reason
+    )
 
 
 def test_a_member_that_is_gone_keeps_its_gang_from_no_other_plan() -> None:
