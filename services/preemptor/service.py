@@ -156,7 +156,9 @@ class _Work:
         if entry.value is None:
             self._inbox.put_nowait(m.AgentLost(subjects.untoken(entry.key)))
         else:
-            self._inbox.put_nowait(m.InventorySeen(decode(entry.value, Inventory)))
+            inventory = decode(entry.value, Inventory)
+            subjects.check_sender(f"{subjects.KV_NODES}.{entry.key}", inventory.node)
+            self._inbox.put_nowait(m.InventorySeen(inventory))
 
     async def _protection_restored(self, entry: KvEntry) -> None:
         if entry.value is not None:  # otherwise it has expired, which the core notices by itself

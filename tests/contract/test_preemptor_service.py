@@ -13,10 +13,11 @@ from services.preemptor import service
 from services.preemptor.config import Config
 from services.preemptor.wall_clock import WallClock
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Incoming
+from shared.bus.port import Incoming, KvEntry
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, encode
 from shared.contracts.samples import UsageSample
+from shared.model.gpu import Inventory
 from shared.service import Context
 from shared.service.base import Health
 from shared.telemetry import Metrics, Telemetry
@@ -44,6 +45,16 @@ async def test_an_agent_samples_its_own_node_alone(bus: NatsBus) -> None:
     assert work._inbox.empty()
     await work._sampled(Incoming(subject=subjects.usage("good"), payload=encode(sample)))
     assert work._inbox.get_nowait() == m.Sampled(sample)
+
+
+async def test_an_agent_has_the_inventory_of_its_own_node_alone(bus: NatsBus) -> None:
+    """One could take the GPUs of all nodes out of the book that plans are made with."""
+    work, inventory = make_work(bus), Inventory(node="good", boot_id="b")
+    with pytest.raises(ContractError):
+        await work._inventory(KvEntry(key="evil", value=encode(inventory), revision=1))
+    assert work._inbox.empty()
+    await work._inventory(KvEntry(key="good", value=encode(inventory), revision=1))
+    assert work._inbox.get_nowait() == m.InventorySeen(inventory)
 
 
 def make_work(bus: NatsBus) -> service._Work:
