@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from services.metrics.core import Core
 from services.metrics.service import Config, MetricsService
+from services.metrics.usage import Ended, Record
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming
 from shared.bus.provision import provision
 from shared.contracts import metrics_queries, queries, subjects
 from shared.contracts.base import decode, encode
-from shared.contracts.envelope import wrap
+from shared.contracts.envelope import Envelope, wrap
 from shared.contracts.events import Event, NodeInventoried, PlacementDecided, SliceEnforced, SliceReleased
 from shared.contracts.metrics_queries import Span, SpanBatch, TraceAnswer, TraceQuery, UsageAnswer, UsageQuery, UsageRow
 from shared.contracts.queries import EndedGrantsAnswer, EndedGrantsQuery, QueuesAnswer, QueueStanding, StatusAnswer
@@ -262,6 +264,23 @@ async def test_a_malformed_event_and_one_about_another_node_stop_nothing(nats: E
         say(bus, enforced("a"), 100)
         await eventually(lambda: _row(bus, "team/a"))
         assert "kerf_events_unreadable_total 2.0" in ctx.metrics.render().decode()
+
+
+async def test_a_record_that_no_attempt_can_write_keeps_back_no_other(
+    nats: EmbeddedServer, bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    of_event = Core.event
+
+    def event(core: Core, envelope: Envelope, event: Event | None) -> list[Record]:
+        bad = [Ended("\ud800", 1)] if isinstance(event, SliceReleased) else []
+        return [*bad, *of_event(core, envelope, event)]
+
+    monkeypatch.setattr(Core, "event", event)
+    async with running(MetricsService, Config(), bus_url=nats.url) as ctx:
+        say(bus, enforced("p"), 0)
+        say(bus, released("p"), 10)
+        await eventually(lambda: _costs_at_least(bus, "team/p", 5), what="the pod's use")
+        assert "kerf_usage_records_left_out_total 1.0" in ctx.metrics.render().decode()
 
 
 async def test_an_invalid_query_is_answered_with_the_reason(nats: EmbeddedServer, bus: NatsBus) -> None:
