@@ -103,7 +103,7 @@ async def test_an_empty_namespace_gets_all_that_kerf_needs(site: Site, operator:
     users = site.data("secrets", "kerf-nats")
     of_nodes = {"remote_grants_key", "nodes_ca", "nodes_ca_key"}
     assert users.keys() >= of_nodes
-    assert len(set(users.values())) == len(users) == 11 + len(of_nodes)
+    assert len(set(users.values())) == len(users) == 12 + len(of_nodes)
     bundle = site.data("configmaps", "kerf-ca")["ca.crt"]
     (authority,) = x509.load_pem_x509_certificates(bundle.encode())
     for name in ("kerf-admission", "kerf-nats-tls"):
