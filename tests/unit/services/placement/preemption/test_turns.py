@@ -19,6 +19,7 @@ from shared.contracts.queries import StatusQuery, WhenQuery, WhyQuery
 from shared.model import names
 from shared.model.objects import Container, PodStatus, Resources
 from shared.model.suspension import Suspension, decode_suspension
+from shared.turns.gpu_time import GpuTime, encode_gpu_time
 from tests.support import build
 from tests.support.harness.placement import Placement
 from tests.support.harness.turns import GPU_MIB, STRATEGIES, Site, long_and_new, stamp
@@ -92,6 +93,18 @@ def test_a_pod_that_has_waited_too_long_begins_again_at_level_0() -> None:
     site.settle(3)
     record = site.record("long")
     assert record.lifted_at_gpu_ms == record.attained_gpu_ms > 0
+
+
+def test_a_pod_whose_resumption_came_too_late_goes_on_waiting() -> None:
+    site = two_take_turns()
+    stopped = site.record("long")
+    pod = site.api["uid-team-long"]
+    notes = {k: v for k, v in pod.metadata.annotations.items() if k != names.ANNOTATION_SUSPENDED}
+    resumed = GpuTime(since=site.wall, attained_gpu_ms=stopped.attained_gpu_ms, turns=stopped.turns)
+    site.show(build.newer(pod, annotations=notes | {names.ANNOTATION_GPU_TIME: encode_gpu_time(resumed)}))
+    site.write()
+    assert site.runs() == ["new"]
+    assert site.record("long") == stopped
 
 
 def test_the_status_names_who_is_suspended_and_what_the_hosts_hold() -> None:
