@@ -360,11 +360,21 @@ def test_a_plan_that_is_not_done_by_its_deadline_is_given_up() -> None:
     site.propose(site.plan(("long",), ("new",)))
     site.write()
     site.wait(70)
-    assert site.placement.events(PreemptionAbandoned)
+    assert [event.failed for event in site.placement.events(PreemptionAbandoned)] == [("uid-team-long",)]
     site.answer()
     site.settle(10)
     assert site.runs() == ["long"]
     assert site.free_host() == 1
+
+
+def test_after_a_deadline_only_what_was_not_suspended_has_failed() -> None:
+    site = gangs_take_turns()
+    site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    site.write("a0")
+    site.answer()
+    site.write("a1")
+    site.wait(70)
+    assert [event.failed for event in site.placement.events(PreemptionAbandoned)] == [("uid-team-a1",)]
 
 
 def test_a_plan_that_was_given_up_keeps_its_host_memory_until_its_order_cannot_be_written_any_more() -> None:
@@ -1011,5 +1021,6 @@ def test_a_pod_that_no_update_resumes_keeps_no_plan_open() -> None:
     assert site.placement.core.preemption.reservations == {}
     abandoned = site.placement.events(PreemptionAbandoned)[-1]
     assert (abandoned.plan.plan_id, abandoned.reason) == ("back", "not all of its beneficiaries have resumed")
+    assert abandoned.failed == (), "its victims were suspended"
     site.go_on()
     assert site.runs() == ["a0", "a1"], "it resumes when updates come through"

@@ -104,7 +104,7 @@ def test_a_pod_whose_suspension_failed_may_only_be_evicted() -> None:
     preemptor.wait("high", **asks(60, 20))  # type: ignore[arg-type]
     (plan,) = preemptor.plans()
     preemptor.reserve(plan)
-    preemptor.send(m.Ended(plan.plan_id, executed=False))
+    preemptor.send(m.Ended(plan.plan_id, executed=False, failed=("uid-team-low",)))
     assert actions(preemptor) == [("low", "evict")]
 
 
