@@ -400,7 +400,8 @@ class Core:
         elif not event.answer.ok:
             del self.executions[found.plan.plan_id]
             until = now + max(self.config.protection_s, CANNOT_SUSPEND_S)
-            self._candidates.note_suspension_failed(event.answer.cannot_suspend, until)
+            cannot = [v for v in found.plan.victims if v.uid in event.answer.cannot_suspend]
+            self._candidates.note_suspension_failed(cannot, until)
             self.turns.plan_ended(found.plan, now, refused=True)
             self.turns.cannot_move(event.answer.cannot_move)
             self._retry(found, now, excluded=bool(event.answer.reason))
@@ -474,7 +475,8 @@ class Core:
             self.executions.settle(found.plan, now)
         elif found is not None:
             again_s = max(self.config.protection_s, CANNOT_SUSPEND_S if found.plan.turn else 0)
-            self._candidates.note_suspension_failed(event.failed, now + again_s)
+            failed = [v for v in found.plan.victims if v.uid in event.failed]
+            self._candidates.note_suspension_failed(failed, now + again_s)
             self._retry(found, now, excluded=False)
 
     def _retry(self, failed: PlanExecution, now: float, *, excluded: bool) -> None:

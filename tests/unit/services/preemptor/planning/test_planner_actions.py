@@ -108,6 +108,18 @@ def test_a_pod_whose_suspension_failed_may_only_be_evicted() -> None:
     assert actions(preemptor) == [("low", "evict")]
 
 
+def test_a_pod_whose_checkpoint_failed_may_still_be_throttled() -> None:
+    preemptor = Preemptor("n", gpus=1, checkpoints=True)
+    soft(preemptor, "low", gib=60, milli=500)
+    preemptor.wait("high", **asks(60, 20))  # type: ignore[arg-type]
+    (plan,) = preemptor.plans()
+    preemptor.reserve(plan)
+    preemptor.gone("high")
+    preemptor.send(m.Ended(plan.plan_id, executed=False, failed=("uid-team-low",)))
+    preemptor.wait("next", **asks(10, 80))  # type: ignore[arg-type]
+    assert actions(preemptor) == [("low", "throttle")]
+
+
 def test_a_throttled_pod_is_no_cheaper_to_evict() -> None:
     """It has done as much work as before it was throttled."""
     preemptor = Preemptor("a", "b", gpus=1)

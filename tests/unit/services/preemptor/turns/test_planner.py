@@ -331,6 +331,24 @@ def test_after_a_failed_suspension_the_pod_is_not_asked_for_a_while(site: Site) 
     assert victims(again) == [("long", "checkpoint")]
 
 
+@pytest.mark.parametrize("answer", ["refused", "cancelled"])
+def test_a_pod_that_cannot_be_checkpointed_may_still_be_paused(answer: str) -> None:
+    site = Site("a", gpus=1)
+    site.runs("long", "a", 0, mib=TOTAL_MIB // 2)
+    site.waits("large")
+    [plan] = site.turns()
+    assert victims(plan) == [("long", "checkpoint")]
+    uids = (plan.victims[0].uid,)
+    if answer == "refused":
+        site.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="no", cannot_suspend=uids)))
+    else:
+        site.reserve(plan)
+        site.send(m.Ended(plan.plan_id, executed=False, failed=uids))
+    site.waits("small", mib=TOTAL_MIB // 2)
+    [plan] = site.turns()
+    assert ([one.name for one in plan.beneficiaries], victims(plan)) == (["small"], [("long", "pause")])
+
+
 def test_a_refused_job_is_left_alone_for_a_while(site: Site) -> None:
     site.waits("new")
     [plan] = site.turns()
