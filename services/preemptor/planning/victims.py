@@ -443,6 +443,7 @@ class Candidates:
         shares = () if held is None else _shares(held, node)  # a member of a gang may need no GPU
         price = price_of(state, self._book, self._now)
         meta = state.pod.metadata
+        gang, gang_milli = self._gang_prices.gang_milli(state)
         return Candidate(
             state.pod.spec.priority,
             price.price_gpu_ms,
@@ -458,6 +459,8 @@ class Candidates:
             self._suspends(state),
             not self._cannot_end(state, budgets=False),
             self._uses_mib(state.uid),
+            gang=gang,
+            gang_milli=gang_milli,
         )
 
     def _suspends(self, state: PodState) -> tuple[SuspendAction, ...]:
