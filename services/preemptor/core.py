@@ -45,7 +45,6 @@ from shared.contracts.commands import Evict
 from shared.contracts.events import PreemptionProposed
 from shared.contracts.preemption import ENDS, MIGRATIONS, Plan, PreemptAnswer
 from shared.model.causes import Inputs
-from shared.model.suspension import SUSPEND_ACTIONS
 from shared.queues.preemption_policy import PreemptionPolicy
 from shared.queues.turns import TurnPolicy
 
@@ -401,7 +400,8 @@ class Core:
         elif not event.answer.ok:
             del self.executions[found.plan.plan_id]
             until = now + max(self.config.protection_s, CANNOT_SUSPEND_S)
-            self._candidates.note_suspension_failed(event.answer.cannot_suspend, until)
+            cannot = [v for v in found.plan.victims if v.uid in event.answer.cannot_suspend]
+            self._candidates.note_suspension_failed(cannot, until)
             self.turns.plan_ended(found.plan, now, refused=True)
             self.turns.cannot_move(event.answer.cannot_move)
             self._retry(found, now, excluded=bool(event.answer.reason))
@@ -474,13 +474,8 @@ class Core:
         if found is not None and event.executed:
             self.executions.settle(found.plan, now)
         elif found is not None:
-            failed = event.failed
-            if not failed and all(
-                self.executions.wants(b.uid) or (b.resumes and b.uid in self.book.pods)
-                for b in found.plan.beneficiaries
-            ):  # otherwise the victims' suspension did not fail
-                failed = tuple(v.uid for v in found.plan.victims if v.action in SUSPEND_ACTIONS)
             again_s = max(self.config.protection_s, CANNOT_SUSPEND_S if found.plan.turn else 0)
+            failed = [v for v in found.plan.victims if v.uid in event.failed]
             self._candidates.note_suspension_failed(failed, now + again_s)
             self._retry(found, now, excluded=False)
 

@@ -329,7 +329,7 @@ class PreemptionAbandoned(Event, frozen=True):
     plan: Plan
     reason: str
     failed: tuple[str, ...] = ()
-    """The uids of victims that could not be suspended, where they are the reason and are known."""
+    """The uids of victims that could not be suspended, or not by the deadline, if that is the reason."""
 
 
 EVENTS: tuple[type[Event], ...] = (

@@ -89,8 +89,8 @@ class Preemption:
     def advance(self, term: int, now: float) -> list[m.Command]:
         """Places the beneficiaries of plans whose capacity is free. Called before other pods are tried."""
         out = self.migrations.advance(now)
-        for found, reason in self.reservations.obsolete(now):
-            out += self._give_up(found, reason, term, now)
+        for found, reason, failed in self.reservations.obsolete(now):
+            out += self._give_up(found, reason, term, now, failed)
         for found in [r for r in self.reservations.values() if r.closing and self.reservations.settled(r)]:
             self.reservations.end(found.plan.plan_id)
             self._capacity_changes.note()

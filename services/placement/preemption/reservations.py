@@ -242,23 +242,29 @@ class Reservations(dict[str, Reservation]):
         needs_agent = beneficiary.resumes or (place is not None and place.grant is not None)
         return bool(node.agent_trouble) if needs_agent else node.object is None
 
-    def obsolete(self, now: float) -> list[tuple[Reservation, str]]:
-        """Returns the reservations that are obsolete or have exceeded their deadline, with the reason."""
-        found = []
+    def obsolete(self, now: float) -> list[tuple[Reservation, str, tuple[str, ...]]]:
+        """Returns the reservations that are obsolete or have exceeded their deadline, with the reason, and the uids of
+        the victims that were not suspended by then."""
+        found: list[tuple[Reservation, str, tuple[str, ...]]] = []
         for reservation in [r for r in self.values() if not r.closing]:
             lost = [b for b in reservation.plan.beneficiaries if not self._waits(b)]
             if reservation.resuming and len(lost) < len(reservation.plan.beneficiaries):
                 # It ends when all that are left have resumed. One may never: its node is gone, or a webhook keeps its
                 # annotation. What was ordered is repeated without the plan, and the others resume when there is room.
                 if now >= reservation.until:
-                    found.append((reservation, "not all of its beneficiaries have resumed"))
+                    found.append((reservation, "not all of its beneficiaries have resumed", ()))
                 continue
             if lost:
-                found.append((reservation, f"{lost[0].namespace}/{lost[0].name} is not pending any more"))
+                found.append((reservation, f"{lost[0].namespace}/{lost[0].name} is not pending any more", ()))
             elif reservation.logged and reservation.until <= now and not self._all_end(reservation, now):
                 volumes = "the volumes of its beneficiaries were not made"
                 missing = volumes if reservation.awaits_volumes else "not all of its victims were gone"
-                found.append((reservation, f"{missing} after {round(now - reservation.since)} s"))
+                failed = tuple(
+                    v.uid
+                    for v in reservation.plan.victims
+                    if is_suspension(v) and not self._has_given_up(v, reservation.plan)
+                )
+                found.append((reservation, f"{missing} after {round(now - reservation.since)} s", failed))
         return found
 
     def settled(self, found: Reservation) -> bool:

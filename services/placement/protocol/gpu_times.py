@@ -76,7 +76,3 @@ class GpuTimes:
         at, milli = self._clock.at(now), gpu_milli(state, self._book)
         attained = state.gpu_time.attained(milli, at, runs=True)
         return encode_gpu_time(replace(state.gpu_time, since=at, attained_gpu_ms=attained, turn_of=""))
-
-    def still_stopped(self, state: PodState, now: float) -> str:
-        """Returns the record of a pod whose resumption was written too late, and that has not run since."""
-        return "" if state.gpu_time is None else encode_gpu_time(replace(state.gpu_time, since=self._clock.at(now)))

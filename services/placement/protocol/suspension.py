@@ -36,6 +36,7 @@ from shared.contracts.preemption import Plan, Victim
 from shared.model.grant import sum_shares
 from shared.model.suspension import SUSPEND_ACTIONS, Suspension, encode_suspension
 from shared.queues.preemption_policy import PreemptionPolicy
+from shared.turns.gpu_time import GpuTime, encode_gpu_time
 
 REPEAT_S = 5.0
 FREE_FOR_S = 5.0
@@ -87,6 +88,8 @@ class Suspender:
         """By uid of suspended pods: the number of the order that told the agent."""
         self._told: dict[str, Suspension] = {}
         """What each pod's agent was told last, by uid."""
+        self._stopped: dict[str, GpuTime] = {}
+        """By uid of suspended pods: their GPU time as of then."""
         self._resuming: dict[str, float] = {}
         """By uid of pods whose annotation is being removed: when that was last ordered."""
         self._room_since: dict[str, float] = {}
@@ -142,6 +145,7 @@ class Suspender:
         """Takes over the suspended pods of an earlier leader; their agents learn the annotations by the sync."""
         suspension = [s for s in self._book.pods.values() if s.suspension is not None and not s.ended]
         self._told = {state.uid: state.suspension for state in suspension if state.suspension is not None}
+        self._stopped = {state.uid: state.gpu_time for state in suspension if state.gpu_time is not None}
         self._unmoved = {state.uid: state.pod.metadata.resource_version for state in suspension}
         self._touched_at = now
         self.moves.adopt(suspension, recovery)
@@ -167,7 +171,9 @@ class Suspender:
         if held is None or held.phase != "bound" or self._told.get(state.uid) == state.suspension:
             return said
         if state.suspension is None and held.suspension is not None and not self._fits((held,)):
-            restored, gpu_time = encode_suspension(held.suspension), self._gpu_times.still_stopped(state, now)
+            # It has not run since: what the resumption has written of its GPU time and its wait is void.
+            restored, stopped = encode_suspension(held.suspension), self._stopped.get(state.uid)
+            gpu_time = "" if stopped is None else encode_gpu_time(stopped)
             return [*said, m.SendPatches((_patch(state, restored, "other pods have what it gave up", gpu_time),))]
         if state.suspension is None:
             self._told.pop(state.uid, None)
@@ -176,6 +182,8 @@ class Suspender:
             held = self._book.grants[held.grant_id]
         else:
             self._told[state.uid] = state.suspension
+            if state.gpu_time is not None:
+                self._stopped[state.uid] = state.gpu_time
         orders = self._nodes.granted(held, now)
         self._told_number[state.uid] = max(c.grant.number for c in orders if isinstance(c, m.SendGrant))
         if state.suspension is None:
@@ -273,6 +281,7 @@ class Suspender:
     def tick(self, term: int, now: float) -> list[m.Command]:
         """Resumes pods whose plan is over and whose capacity has been free for a while, in their order."""
         self._told = {uid: suspension for uid, suspension in self._told.items() if uid in self._book.pods}
+        self._stopped = {uid: gpu_time for uid, gpu_time in self._stopped.items() if uid in self._told}
         self._told_number = {uid: number for uid, number in self._told_number.items() if uid in self._book.pods}
         self._resuming = {uid: at for uid, at in self._resuming.items() if uid in self._book.pods}
         self.events.forget_gone()

@@ -28,11 +28,11 @@ FREE: Bound = (0, NO_PRIORITY, 0, 0, 0, FIRST)
 def cost_of(victims: Collection[Candidate], place: str) -> Cost:
     """Returns the cost of a set of victims; less is better, compared element by element.
 
-    The elements: severity of the most severe action, highest priority of a victim, lost work in GPU-ms, GPU milli,
-    number of pods, the oldest victim (newer pods are preempted first), and the place.
+    The elements: severity of the most severe action, highest priority of a victim, lost work in GPU-ms, GPU milli
+    that are disturbed, number of pods, the oldest victim (newer pods are preempted first), and the place.
     """
     oldest = max((victim.last for victim in victims), default=FIRST)
-    milli = sum(v.gpu_milli for v in victims)
+    milli = sum(dict(v.disturbed for v in victims).values())
     severity = max((SEVERITY[v.action] for v in victims), default=0)
     return (
         severity,

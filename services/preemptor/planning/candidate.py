@@ -60,6 +60,9 @@ class Candidate(msgspec.Struct, frozen=True):
     keeps_milli: int = 0
     keeps_mib: int = 0
     """What it keeps of each GPU when it is throttled or shrunk."""
+    gang: str = ""
+    gang_milli: int = 0
+    """The key of its gang, and the GPU milli of all members that have places."""
 
     def leave(self, trial: Transaction) -> None:
         """Does to the trial's book what the action does: the pod leaves, or gives up part of what it has."""
@@ -79,6 +82,14 @@ class Candidate(msgspec.Struct, frozen=True):
             trial.put_back(self.uid)
 
     @property
+    def disturbed(self) -> tuple[str, int]:
+        """What does not go on as before, by its key, and its GPU milli: of a gang with a suspended member all, because
+        the others wait for it."""
+        if self.gang and self.action in SUSPEND_ACTIONS:
+            return self.gang, self.gang_milli
+        return self.uid, self.gpu_milli
+
+    @property
     def cost(self) -> tuple[int, int, int, Last, str]:
         """The sort key of victims: lowest priority, then cheapest, then smallest, then newest."""
-        return self.priority, self.least_gpu_ms, self.gpu_milli, self.last, self.uid
+        return self.priority, self.least_gpu_ms, self.disturbed[1], self.last, self.uid

@@ -1,9 +1,9 @@
-"""What a victim costs together with the members of its gang that must end with it."""
+"""What a victim costs together with the members of its gang that must end with it, or stop while it is suspended."""
 
 from __future__ import annotations
 
 from shared.book.book import Book
-from shared.book.disruption_cost import price_of
+from shared.book.disruption_cost import gpu_milli, price_of
 from shared.book.gangs import Gangs
 from shared.book.states import PodState
 
@@ -15,11 +15,14 @@ class GangPrices:
         self._book, self._gangs, self._now = book, gangs, 0.0
         self._known: dict[tuple[str, str], int | None] = {}
         """None: a member may end alone."""
+        self._milli: dict[str, int] = {}
+        """By gang, the GPU milli of its members that have places."""
 
     def begin(self, now: float) -> None:
         """Forgets all prices: the book may have changed."""
         self._now = now
         self._known.clear()
+        self._milli.clear()
 
     def price_gpu_ms(self, state: PodState, alone_gpu_ms: int) -> int:
         """Returns the price of all that must end with a pod, itself included. `alone_gpu_ms`: its own price."""
@@ -36,3 +39,13 @@ class GangPrices:
             )
         together = self._known[at]
         return alone_gpu_ms if together is None else together
+
+    def gang_milli(self, state: PodState) -> tuple[str, int]:
+        """Returns the key of the pod's gang and the GPU milli of its members that have places; no key without one."""
+        gang = self._gangs.of(state.uid)
+        if gang is None:
+            return "", 0
+        if gang.key not in self._milli:
+            placed = [self._book.pods[uid] for uid in gang.placed if uid in self._book.pods]
+            self._milli[gang.key] = sum(gpu_milli(member, self._book) for member in placed)
+        return gang.key, self._milli[gang.key]

@@ -19,10 +19,11 @@ from shared.book.demand import Demand
 from shared.book.disruption_cost import budgets_of, price_of, why_not_disruptable
 from shared.book.gangs import Gangs
 from shared.book.states import GrantState, NodeState, PodState
+from shared.contracts.preemption import Victim
 from shared.model.grant import GpuShare
 from shared.model.life import STUCK_S, ends_by
 from shared.model.objects import Pod
-from shared.model.suspension import SuspendAction, can_suspend
+from shared.model.suspension import SUSPEND_ACTIONS, SuspendAction, can_suspend
 
 KNOWN_S = 10.0
 """How long the prices of a node's pods are valid; older ones are computed again."""
@@ -115,8 +116,8 @@ class Candidates:
             0.0,
         )
         self.non_disruptive, self._uses_mib = tuple(non_disruptive), uses_mib
-        self._suspension_failed: dict[str, float] = {}
-        """By uid of pods whose suspension failed: until when they are not suspended again."""
+        self._suspension_failed: dict[tuple[str, SuspendAction], float] = {}
+        """By uid and action, suspensions that failed: until when they are not tried again."""
         self._of: dict[str, _NodeCandidates] = {}
         """By node; those that were built longest ago come first."""
         self._changed = changed
@@ -206,7 +207,7 @@ class Candidates:
         self._allowed.clear()
         self._exempt.clear()
         self._suspension_failed = {
-            uid: until for uid, until in self._suspension_failed.items() if until > now and uid in pods
+            key: until for key, until in self._suspension_failed.items() if until > now and key[0] in pods
         }
         self._promised, self._ending = frozenset(promised), frozenset(ending)
         self._promised_nodes = {
@@ -413,19 +414,18 @@ class Candidates:
             beneficiaries, (victim.uid for victim in victims if victim.action == "evict")
         )
 
-    def note_suspension_failed(self, uids: Iterable[str], until: float) -> None:
-        """Records that a plan that would have suspended these pods was cancelled.
-
-        They are not suspended before `until`.
-        """
-        for uid in uids:
-            self._suspension_failed[uid] = until
-            state = self._book.pods.get(uid)
+    def note_suspension_failed(self, victims: Iterable[Victim], until: float) -> None:
+        """Records victims that could not be suspended. They are not suspended before `until`; one that could not be
+        checkpointed may still give up what stays on its GPUs otherwise."""
+        for victim in victims:
+            for action in ("checkpoint",) if victim.action == "checkpoint" else SUSPEND_ACTIONS:
+                self._suspension_failed[victim.uid, action] = until
+            state = self._book.pods.get(victim.uid)
             self._of.pop("" if state is None else state.charged, None)
 
-    def has_failed(self, uid: str) -> bool:
-        """Whether the pod is not suspended now because its last suspension failed."""
-        return self._suspension_failed.get(uid, 0.0) > self._now
+    def has_failed(self, uid: str, action: SuspendAction) -> bool:
+        """Whether the pod is not suspended so now because that has failed."""
+        return self._suspension_failed.get((uid, action), 0.0) > self._now
 
     def promise(self, victims: Sequence[Candidate]) -> None:
         """Records the victims of a plan of this round."""
@@ -443,6 +443,7 @@ class Candidates:
         shares = () if held is None else _shares(held, node)  # a member of a gang may need no GPU
         price = price_of(state, self._book, self._now)
         meta = state.pod.metadata
+        gang, gang_milli = self._gang_prices.gang_milli(state)
         return Candidate(
             state.pod.spec.priority,
             price.price_gpu_ms,
@@ -458,6 +459,8 @@ class Candidates:
             self._suspends(state),
             not self._cannot_end(state, budgets=False),
             self._uses_mib(state.uid),
+            gang=gang,
+            gang_milli=gang_milli,
         )
 
     def _suspends(self, state: PodState) -> tuple[SuspendAction, ...]:
@@ -469,15 +472,12 @@ class Candidates:
         if held is None:
             return ()
         one_node = len({share.node for part in held.given.containers.values() for share in part.gpus}) == 1
-        if (
-            state.uid in self._suspension_failed
-            or state.suspension is not None
-            or held.suspension is not None
-            or not one_node
-        ):
+        if state.suspension is not None or held.suspension is not None or not one_node:
             return ()
         return tuple(
-            action.name for action in self.non_disruptive if can_suspend(action.name, held.given.containers.values())
+            action.name
+            for action in self.non_disruptive
+            if can_suspend(action.name, held.given.containers.values()) and not self.has_failed(state.uid, action.name)
         )
 
 

@@ -101,16 +101,18 @@ class Options:
         paused: Iterable[Yielding] = (),
         refused_on: Callable[[Sequence[PodState]], Collection[str]] = lambda _: (),
         watchdogs: Watchdogs,
+        stays: Callable[[str, SuspendAction], bool],
     ) -> None:
         """`able`: running jobs that have run for long enough. `busy`: nodes on which a plan is in progress. `parking`:
         grants that plans in progress checkpoint, which the book may not show yet. `own_alone`: by uid, suspended pods
         that come back to no other GPUs, although their grants say so. `paused`: jobs that are, with their memory on the
         GPU. `refused_on`: nodes on which placement has refused a plan for these pending pods: others come first.
+        `stays`: whether a pod, by uid, is not suspended so now.
         """
         self._refused_on = refused_on
         self._admits: dict[str, Callable[[NodeState], bool]] = {}
         """By uid of a pending pod."""
-        self._own_alone, self._watchdogs = own_alone, watchdogs
+        self._own_alone, self._watchdogs, self._stays = own_alone, watchdogs, stays
         self._reserving: TurnJob | None = None
         """The job in hand, if it leaves on hosts what others need to come back for their watchdogs. None: it comes back
         for its own, whatever that costs."""
@@ -366,6 +368,7 @@ class Options:
             self._able_to[one.uid, action] = all(
                 (held := self._book.grants.get(member.grant_id)) is not None
                 and can_suspend(action, held.given.containers.values())
+                and not self._stays(member.uid, action)
                 for member in one.job.members
             )
         return self._able_to[one.uid, action]

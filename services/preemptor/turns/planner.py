@@ -24,6 +24,7 @@ from shared.book.disruption_cost import gpu_milli
 from shared.book.states import GrantState, PodState
 from shared.contracts.preemption import Plan
 from shared.model.objects import Pod
+from shared.model.suspension import SuspendAction
 from shared.model.units import WHOLE_GPU_MILLI
 from shared.queues.tree import Tree
 from shared.queues.turns import TurnPolicy
@@ -74,9 +75,9 @@ class TurnPlanner:
         *,
         tree: Callable[[], Tree | None],
         areas: Callable[[], Areas],
-        stays: Callable[[str], bool],
+        stays: Callable[[str, SuspendAction], bool],
     ) -> None:
-        """`stays`: whether a pod, by uid, is not suspended now because its last suspension failed."""
+        """`stays`: whether a pod, by uid, is not suspended so now because that has failed."""
         self._book, self._policy, self._circles, self._copies = book, policy, circles, copies
         self._tree, self._areas, self._stays = tree, areas, stays
         self._own_alone: set[str] = set()
@@ -190,7 +191,7 @@ class TurnPlanner:
             at = end_level(job.known, rules)
             if at <= first or (now - job.known.since < rules.min_turn_s and not job.known.idle):
                 continue
-            if any(member.uid in promised or self._stays(member.uid) for member in job.members):
+            if any(member.uid in promised for member in job.members):
                 continue
             if not self._policy.why_it_stays(job.members[0], now):
                 able.append(as_yielding(job, at, self._book, behind))
@@ -228,6 +229,7 @@ class TurnPlanner:
             paused=paused,
             refused_on=self._refused_on,
             watchdogs=watchdogs,
+            stays=self._stays,
         )
         for job in jobs[:MAX_JOBS]:
             if is_overdue(job.known, rules, now):

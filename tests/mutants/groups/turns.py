@@ -625,7 +625,7 @@ MUTANTS: tuple[Mutant, ...] = (
         name="resuming-plan-for-ever",
         what="a plan of which a beneficiary never resumes stays open",
         file="services/placement/preemption/reservations.py",
-        old='                if now >= reservation.until:\n                    found.append((reservation, "not all of its beneficiaries have resumed"))\n',
+        old='                if now >= reservation.until:\n                    found.append((reservation, "not all of its beneficiaries have resumed", ()))\n',
         new="",
         tests=(
             "tests/unit/services/placement/preemption/test_turns.py::"

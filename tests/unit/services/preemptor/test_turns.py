@@ -183,7 +183,7 @@ def test_a_pod_that_cannot_be_suspended_is_left_alone_for_ten_minutes(how: str) 
         preemptor.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="no", cannot_suspend=cannot)))
     else:
         preemptor.reserve(plan)
-        preemptor.send(m.Ended(plan.plan_id, executed=False))
+        preemptor.send(m.Ended(plan.plan_id, executed=False, failed=("uid-team-long",)))
     assert gains(preemptor, 590) == []
     assert gains(preemptor, 60) == [["later"]]
 

@@ -19,6 +19,7 @@ from shared.contracts.queries import StatusQuery, WhenQuery, WhyQuery
 from shared.model import names
 from shared.model.objects import Container, PodStatus, Resources
 from shared.model.suspension import Suspension, decode_suspension
+from shared.turns.gpu_time import GpuTime, encode_gpu_time
 from tests.support import build
 from tests.support.harness.placement import Placement
 from tests.support.harness.turns import GPU_MIB, STRATEGIES, Site, long_and_new, stamp
@@ -92,6 +93,18 @@ def test_a_pod_that_has_waited_too_long_begins_again_at_level_0() -> None:
     site.settle(3)
     record = site.record("long")
     assert record.lifted_at_gpu_ms == record.attained_gpu_ms > 0
+
+
+def test_a_pod_whose_resumption_came_too_late_goes_on_waiting() -> None:
+    site = two_take_turns()
+    stopped = site.record("long")
+    pod = site.api["uid-team-long"]
+    notes = {k: v for k, v in pod.metadata.annotations.items() if k != names.ANNOTATION_SUSPENDED}
+    resumed = GpuTime(since=site.wall, attained_gpu_ms=stopped.attained_gpu_ms, turns=stopped.turns)
+    site.show(build.newer(pod, annotations=notes | {names.ANNOTATION_GPU_TIME: encode_gpu_time(resumed)}))
+    site.write()
+    assert site.runs() == ["new"]
+    assert site.record("long") == stopped
 
 
 def test_the_status_names_who_is_suspended_and_what_the_hosts_hold() -> None:
@@ -347,11 +360,21 @@ def test_a_plan_that_is_not_done_by_its_deadline_is_given_up() -> None:
     site.propose(site.plan(("long",), ("new",)))
     site.write()
     site.wait(70)
-    assert site.placement.events(PreemptionAbandoned)
+    assert [event.failed for event in site.placement.events(PreemptionAbandoned)] == [("uid-team-long",)]
     site.answer()
     site.settle(10)
     assert site.runs() == ["long"]
     assert site.free_host() == 1
+
+
+def test_after_a_deadline_only_what_was_not_suspended_has_failed() -> None:
+    site = gangs_take_turns()
+    site.propose(site.plan(("a0", "a1"), ("b0", "b1")))
+    site.write("a0")
+    site.answer()
+    site.write("a1")
+    site.wait(70)
+    assert [event.failed for event in site.placement.events(PreemptionAbandoned)] == [("uid-team-a1",)]
 
 
 def test_a_plan_that_was_given_up_keeps_its_host_memory_until_its_order_cannot_be_written_any_more() -> None:
@@ -998,5 +1021,6 @@ def test_a_pod_that_no_update_resumes_keeps_no_plan_open() -> None:
     assert site.placement.core.preemption.reservations == {}
     abandoned = site.placement.events(PreemptionAbandoned)[-1]
     assert (abandoned.plan.plan_id, abandoned.reason) == ("back", "not all of its beneficiaries have resumed")
+    assert abandoned.failed == (), "its victims were suspended"
     site.go_on()
     assert site.runs() == ["a0", "a1"], "it resumes when updates come through"

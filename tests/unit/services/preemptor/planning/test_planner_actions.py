@@ -53,6 +53,25 @@ def test_throttling_on_one_node_precedes_a_cheap_eviction_on_another() -> None:
     assert actions(preemptor) == [("soft", "throttle")]
 
 
+def test_a_gang_stops_with_its_suspended_member() -> None:
+    preemptor = Preemptor("a", "b", "c", gpus=1)
+    soft(preemptor, "g-0", "a", milli=1_000, ran_s=50, **gang("g", 2))
+    soft(preemptor, "g-1", "b", milli=1_000, ran_s=50, **gang("g", 2))
+    soft(preemptor, "alone", "c", milli=1_000, ran_s=5_000)
+    preemptor.wait("high", **asks(20, 50))  # type: ignore[arg-type]
+    assert actions(preemptor) == [("alone", "throttle")], "the gang has as much again"
+
+
+def test_a_gang_stops_once_with_several_suspended_members() -> None:
+    preemptor = Preemptor("a", "b", gpus=1)
+    for name in ("g-0", "g-1"):
+        soft(preemptor, name, "a", ran_s=50, **gang("g", 2))
+    for name in ("x", "y"):
+        soft(preemptor, name, "b", ran_s=5_000)
+    preemptor.wait("high", **asks(20, 90))  # type: ignore[arg-type]
+    assert actions(preemptor) == [("g-0", "throttle"), ("g-1", "throttle")], "as much, and newer"
+
+
 def test_a_suspended_pod_is_not_suspended_again_and_may_be_evicted() -> None:
     preemptor = Preemptor("n", gpus=1)
     soft(preemptor, "low", milli=1_000, gib=40, annotations={"kerf.dev/suspended": '{"action":"pause","plan_id":"p"}'})
@@ -104,8 +123,20 @@ def test_a_pod_whose_suspension_failed_may_only_be_evicted() -> None:
     preemptor.wait("high", **asks(60, 20))  # type: ignore[arg-type]
     (plan,) = preemptor.plans()
     preemptor.reserve(plan)
-    preemptor.send(m.Ended(plan.plan_id, executed=False))
+    preemptor.send(m.Ended(plan.plan_id, executed=False, failed=("uid-team-low",)))
     assert actions(preemptor) == [("low", "evict")]
+
+
+def test_a_pod_whose_checkpoint_failed_may_still_be_throttled() -> None:
+    preemptor = Preemptor("n", gpus=1, checkpoints=True)
+    soft(preemptor, "low", gib=60, milli=500)
+    preemptor.wait("high", **asks(60, 20))  # type: ignore[arg-type]
+    (plan,) = preemptor.plans()
+    preemptor.reserve(plan)
+    preemptor.gone("high")
+    preemptor.send(m.Ended(plan.plan_id, executed=False, failed=("uid-team-low",)))
+    preemptor.wait("next", **asks(10, 80))  # type: ignore[arg-type]
+    assert actions(preemptor) == [("low", "throttle")]
 
 
 def test_a_throttled_pod_is_no_cheaper_to_evict() -> None:

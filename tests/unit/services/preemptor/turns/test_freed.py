@@ -90,6 +90,7 @@ def options(kind: type[Options], site: Site, able: list[Yielding], parking: list
         busy=(),
         parking=lambda: parking,
         watchdogs=Watchdogs(TurnPolicy(Queues(book), site.core.gangs), site.now),
+        stays=lambda uid, action: False,
     )
     if isinstance(made, Tried):
         made.parking = parking

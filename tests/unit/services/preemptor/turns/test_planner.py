@@ -326,9 +326,27 @@ def test_after_a_failed_suspension_the_pod_is_not_asked_for_a_while(site: Site) 
     site.waits("new")
     [plan] = site.turns()
     site.reserve(plan)
-    site.send(m.Ended(plan.plan_id, executed=False))
+    site.send(m.Ended(plan.plan_id, executed=False, failed=(plan.victims[0].uid,)))
     [again] = site.turns(REFUSED_S + 1)
     assert victims(again) == [("long", "checkpoint")]
+
+
+@pytest.mark.parametrize("answer", ["refused", "cancelled"])
+def test_a_pod_that_cannot_be_checkpointed_may_still_be_paused(answer: str) -> None:
+    site = Site("a", gpus=1)
+    site.runs("long", "a", 0, mib=TOTAL_MIB // 2)
+    site.waits("large")
+    [plan] = site.turns()
+    assert victims(plan) == [("long", "checkpoint")]
+    uids = (plan.victims[0].uid,)
+    if answer == "refused":
+        site.send(m.Answered(Reserved(plan_id=plan.plan_id, ok=False, reason="no", cannot_suspend=uids)))
+    else:
+        site.reserve(plan)
+        site.send(m.Ended(plan.plan_id, executed=False, failed=uids))
+    site.waits("small", mib=TOTAL_MIB // 2)
+    [plan] = site.turns()
+    assert ([one.name for one in plan.beneficiaries], victims(plan)) == (["small"], [("long", "pause")])
 
 
 def test_a_refused_job_is_left_alone_for_a_while(site: Site) -> None:
@@ -680,8 +698,10 @@ def test_a_plan_has_time_for_slow_copies() -> None:
     assert plan.deadline_s == max(120 + grace_s, round(100 + 2 * 102.4))
 
 
-@pytest.mark.parametrize("known", [True, False])
-def test_a_victim_that_cannot_be_suspended_does_not_bar_those_beside_it(known: bool) -> None:
+@pytest.mark.parametrize(("failed", "next_"), [(("j3",), (0, 1, 2)), ((), (1, 2, 3))])
+def test_a_victim_that_cannot_be_suspended_does_not_bar_those_beside_it(
+    failed: tuple[str, ...], next_: tuple[int, ...]
+) -> None:
     """The last one yields first, and cannot be stopped; the other three are enough."""
     site = Site("a", gpus=4, park_mib=64 * TOTAL_MIB)
     for number in range(4):
@@ -691,12 +711,11 @@ def test_a_victim_that_cannot_be_suspended_does_not_bar_those_beside_it(known: b
     first = planned(site)
     assert first is not None
     assert victims(first) == [(f"j{number}", "checkpoint") for number in (1, 2, 3)]
-    failed = tuple(victim.uid for victim in first.victims if victim.name == "j3") if known else ()
-    site.send(m.Ended(first.plan_id, executed=False, failed=failed))
+    uids = tuple(victim.uid for victim in first.victims if victim.name in failed)
+    site.send(m.Ended(first.plan_id, executed=False, failed=uids))
     second = planned(site, 60)
-    assert (None if second is None else [name for name, _ in victims(second)]) == (
-        ["j0", "j1", "j2"] if known else None
-    )
+    assert second is not None
+    assert victims(second) == [(f"j{number}", "checkpoint") for number in next_]
 
 
 def test_jobs_are_put_on_the_host_by_what_they_may_have() -> None:
