@@ -157,12 +157,13 @@ def test_a_suspended_gang_gets_its_turn_although_another_member_is_pending(gpus:
     assert gains(preemptor, 30)[:1] == [["a", "b"]]
 
 
-def test_a_member_that_is_being_deleted_hides_no_other() -> None:
+@pytest.mark.parametrize(("leaves", "stays"), ["ab", "ba"])
+def test_a_member_that_is_being_deleted_hides_no_other(leaves: str, stays: str) -> None:
     """Its node is dead, so it stays for ever."""
-    preemptor = suspended_gang("dead", "n")
-    pod = build.newer(preemptor.pods["a"], deletion_timestamp=stamp(preemptor.now))
+    preemptor = suspended_gang(*("dead" if name == leaves else "n" for name in "ab"))
+    pod = build.newer(preemptor.pods[leaves], deletion_timestamp=stamp(preemptor.now))
     preemptor.send(m.FactsSeen((Put(object=pod),)))
-    assert gains(preemptor, 30)[:1] == [["b"]]
+    assert gains(preemptor, 30)[:1] == [[stays]]
 
 
 def test_a_turn_ends_for_a_pod_that_asks_for_a_whole_gpu() -> None:
