@@ -188,8 +188,8 @@ static CUresult forward_whole(int call, uint64_t *words) {
     return result;
 }
 
-/* A thread is cancelled before a call or after it, as with the driver, whose calls are no cancellation points: here it
- * would leave a ticket whose call is never sent. */
+/* A thread is cancelled before a call or after it, as with the driver, of which no call is a cancellation point: here
+ * it would leave a ticket for a call that is never sent. */
 CUresult forward(int call, uint64_t *words) {
     int before;
     if (call == number_cuGetErrorName) return describe((int)words[0], NAME, (const char **)(uintptr_t)words[1]);

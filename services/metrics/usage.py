@@ -2,8 +2,8 @@
 
 A slice counts from its first `slice.enforced` until its grant's end, with what each such event says that it has until
 the next one, all by its node's clock. The order of these events is that of their source, also where its clock is set
-back. A GPU's share is the larger of the memory and the compute fraction; a GPU whose size is not known yet counts by
-compute until its inventory was received.
+back. A GPU's share is the larger of the memory and the compute fraction; one of unknown size counts by compute until
+its inventory was received.
 """
 
 from __future__ import annotations
@@ -454,7 +454,7 @@ class UsageBook:
 
     def forget(self, before_ms: int, nodes: Iterable[str] = ()) -> int:
         """Takes out slices that ended before then, of the others what they had before their last change until then, and
-        nodes that were gone; returns how many grants. `nodes`: those with an inventory, whose GPUs are kept."""
+        nodes that were gone; returns how many grants. `nodes`: those with an inventory. Their GPUs are kept."""
         with self._all_or_nothing():
             forgotten = self._forget(before_ms)
             self._db.execute(

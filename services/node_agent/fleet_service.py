@@ -8,9 +8,8 @@ from services.node_agent import commands
 from services.node_agent import messages as m
 from services.node_agent.fleet import Fleet
 from services.node_agent.publisher import Publisher
-from shared.bus.port import BusError, Incoming, level_of
+from shared.bus.port import Incoming
 from shared.contracts import subjects
-from shared.contracts.base import encode
 from shared.service import Context
 
 TICK_S = 1.0
@@ -57,8 +56,7 @@ class FleetRuntime:
                 case m.Publish():
                     self._publisher.publish(node, order)
                 case m.Answer():
-                    if incoming is not None:
-                        await self._answer(incoming, order)
+                    await self._publisher.answer(incoming, order.body)
                 case m.HandOver():
                     self._handed.add()
                 case m.PutInventory():
@@ -68,10 +66,3 @@ class FleetRuntime:
                     self._ctx.log.warning(
                         "hand_over_refused", node=node, uid=order.uid, code=order.code, why=order.sentence
                     )
-
-    async def _answer(self, incoming: Incoming, order: m.Answer) -> None:
-        """One that cannot be sent ends nothing: it was carried out, and a leader without an answer orders it again."""
-        try:
-            await self._ctx.bus.respond(incoming, encode(order.body))
-        except BusError as error:
-            getattr(self._ctx.log, level_of(error))("answer_not_sent", answer=str(order.body), error=str(error))

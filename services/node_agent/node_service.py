@@ -25,9 +25,8 @@ from services.node_agent.remote_port import RemoteServing
 from services.node_agent.server_service import ServerRunner, client_containers
 from services.node_agent.slice_resizer import carry_out
 from services.node_agent.strategy_service import Strategies
-from shared.bus.port import BusError, Incoming, level_of
+from shared.bus.port import Incoming
 from shared.contracts import subjects
-from shared.contracts.base import Message, encode
 from shared.contracts.node_commands import NodeHoldAnswer
 from shared.model.gpu import Inventory
 from shared.service import Context
@@ -197,7 +196,7 @@ class NodeRuntime:
                     raise OSError(self._unsaved) from error
                 self._saved.observe(asyncio.get_running_loop().time() - begun)
             case m.Answer():
-                await self._answer(order.body, incoming)
+                await self.publisher.answer(incoming, order.body)
             case m.SuspendSlices():
                 # The driver may take seconds, and other requests go on. A repeated one is answered when both are done.
                 self._ctx.spawn(self._suspend(order, incoming), name="suspend")
@@ -219,14 +218,6 @@ class NodeRuntime:
                     "start_refused", uid=order.uid, container=order.container, code=order.code, why=order.sentence
                 )
 
-    async def _answer(self, answer: Message, incoming: Incoming | None) -> None:
-        """One that cannot be sent ends nothing: it was carried out, and a leader without an answer orders it again."""
-        try:
-            if incoming is not None:
-                await self._ctx.bus.respond(incoming, encode(answer))
-        except BusError as error:
-            getattr(self._ctx.log, level_of(error))("answer_not_sent", answer=str(answer), error=str(error))
-
     async def _suspend(self, order: m.SuspendSlices, incoming: Incoming | None) -> None:
         strategies = self.strategies
         results = [
@@ -239,7 +230,7 @@ class NodeRuntime:
 
     async def _hold(self, order: m.HoldPods, incoming: Incoming | None) -> None:
         why = "this agent hands nothing over" if self.strategies is None else await self.strategies.hold(order)
-        await self._answer(NodeHoldAnswer(node=self._config.node, ok=not why, reason=why), incoming)
+        await self.publisher.answer(incoming, NodeHoldAnswer(node=self._config.node, ok=not why, reason=why))
 
     async def _resize(self, order: m.ResizeSlices, incoming: Incoming | None) -> None:
         done = await carry_out(None if self.strategies is None else self.strategies.resizer, order)

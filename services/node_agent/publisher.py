@@ -10,9 +10,9 @@ import itertools
 from collections.abc import Callable
 
 from services.node_agent import messages as m
-from shared.bus.port import BusError, level_of
+from shared.bus.port import BusError, Incoming, level_of
 from shared.contracts import subjects
-from shared.contracts.base import ContractError, decode, encode
+from shared.contracts.base import ContractError, Message, decode, encode
 from shared.contracts.commands import Answers, Evict, EvictBatch
 from shared.contracts.envelope import wrap
 from shared.contracts.events import SliceEnforced, SliceReleased
@@ -38,6 +38,14 @@ class Publisher:
         self._wake, self._publishing = asyncio.Event(), asyncio.Lock()
         ctx.bus.on_reconnect(self._republish_all)
         ctx.spawn(self._keep_published(), name="inventories")
+
+    async def answer(self, incoming: Incoming | None, answer: Message) -> None:
+        """One that cannot be sent ends nothing: it was carried out, and a leader without an answer orders it again."""
+        try:
+            if incoming is not None:
+                await self._ctx.bus.respond(incoming, encode(answer))
+        except BusError as error:
+            getattr(self._ctx.log, level_of(error))("answer_not_sent", answer=str(answer), error=str(error))
 
     def publish(self, node: str, order: m.Publish) -> None:
         event = order.event

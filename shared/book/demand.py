@@ -59,6 +59,7 @@ def effective(pod: Pod, amounts: Callable[[Quantities, Quantities], dict[str, in
 
     Raises QuantityError where a request is no quantity.
     """
+    infeasible = is_infeasible(pod)
     statuses = {one.name: one for one in (*pod.status.container_statuses, *pod.status.init_container_statuses)}
 
     def of(asker: Container | PodSpec, status: ContainerStatus | PodStatus | None) -> dict[str, int]:
@@ -68,7 +69,7 @@ def effective(pod: Pod, amounts: Callable[[Quantities, Quantities], dict[str, in
         has = amounts(status.resources.requests, {})
         _raise_to(has, amounts(status.allocated_resources, {}))
         for name in [name for name in RESIZABLE if name in asked and name in has]:
-            asked[name] = has[name] if is_infeasible(pod) else max(asked[name], has[name])
+            asked[name] = has[name] if infeasible else max(asked[name], has[name])
         return asked
 
     running: dict[str, int] = {}

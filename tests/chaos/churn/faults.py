@@ -18,11 +18,12 @@ import asyncio
 import functools
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Literal, get_args
 
 from tests.chaos.churn.cluster import ChurnCluster
 from tests.chaos.processes import Process
+from tests.support.wire import Wire
 
 BURST_S, REST_S = (0.02, 0.5), (6.0, 12.0)
 """A rest is as long as a takeover on two busy cores: 5 s of a lease, and some more to touch all pending pods where the
@@ -146,19 +147,9 @@ class Faults:
                 cluster.refusals.begin(fault)
                 self._later(fault, REFUSED_S, functools.partial(cluster.refusals.end, fault))
             case "part":
-                name = self._chance.choice(sorted(cluster.links))
-                if self._spared(name):
-                    return None
-                cluster.links[name].freeze()
-                self._later(f"link of {name}", PARTED_S, cluster.links[name].thaw)
-                return name
+                return self._hold_up("link", cluster.links, PARTED_S)
             case "cut-off":
-                name = self._chance.choice(sorted(cluster.ways))
-                if self._spared(name):
-                    return None
-                cluster.ways[name].freeze()
-                self._later(f"way of {name}", CUT_OFF_S, cluster.ways[name].thaw)
-                return name
+                return self._hold_up("way", cluster.ways, CUT_OFF_S)
         return ""
 
     def _lose_answers(self) -> None:
@@ -166,6 +157,15 @@ class Faults:
         self._timers.pop("answers").cancel()
         self._cluster.site.wire.cut()
         self._cluster.site.wire.hold_answers(False)
+
+    def _hold_up(self, what: str, wires: Mapping[str, Wire], within: tuple[float, float]) -> str | None:
+        """Lets nothing through by one of these connections for a while. Returns its process, as `_strike` does."""
+        name = self._chance.choice(sorted(wires))
+        if self._spared(name):
+            return None
+        wires[name].freeze()
+        self._later(f"{what} of {name}", within, wires[name].thaw)
+        return name
 
     def _spared(self, name: str) -> bool:
         return self._spares_one and self._cluster.is_last(name)

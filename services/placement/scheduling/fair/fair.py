@@ -247,5 +247,5 @@ class Fair(Queues):
 
     @staticmethod
     def _branch(tree: Tree, queue_name: str) -> Branch:
-        """A queue that is not there is that of a namespace, whose pods wait."""
+        """A queue that is not there is that of a namespace where pods wait."""
         return tree.unassigned if queue_name == UNASSIGNED else tree.queues.get(queue_name) or tree.find("", queue_name)

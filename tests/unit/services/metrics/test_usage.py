@@ -303,7 +303,7 @@ def test_of_a_slice_that_lives_on_what_it_had_before_its_last_old_change_is_forg
 
 
 def test_nodes_that_were_gone_before_are_forgotten_with_the_gpus_that_no_slice_names() -> None:
-    """A cluster whose nodes come and go kept a row of each node and of each GPU for ever."""
+    """A cluster in which nodes come and go kept a row of each node and of each GPU for ever."""
     sizes = (SIZE, GpuSize("gone", "old", 1), GpuSize("gone", "used", 1), GpuSize("there", "idle", 1))
     capacity = [Capacity(node, 0, 8, "X", (("X", 4), ("Y", 4))) for node in ("gone", "there", "left late")]
     ends = (Capacity("gone", 1000, 0, ""), Capacity("left late", 7000, 0, ""))

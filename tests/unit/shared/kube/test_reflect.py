@@ -111,7 +111,7 @@ def test_a_watch_list_ends_with_its_bookmark() -> None:
 
 
 def test_amounts_of_a_pods_status_are_kept_only_while_it_is_resized() -> None:
-    """Kubernetes repeats for each container what its spec has: nobody needs that twice, for 100,000 pods."""
+    """Kubernetes repeats for each container what its spec has: it is not needed twice, for 100,000 pods."""
     decoder = Decoder(POD)
 
     def held(cpu: str) -> tuple[object, ...]:
