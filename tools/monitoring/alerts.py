@@ -255,6 +255,18 @@ ALERTS = (
         ),
     ),
     Alert(
+        name="KerfEventsMissed",
+        severity="warning",
+        expr="increase(kerf_bus_events_missed_total[1h]) > 0",
+        wait="0m",
+        summary="{{ $labels.instance }} missed events of the stream",
+        description="The event stream dropped them before they were read. The usage, the bills and the counters of "
+        "that time are incomplete, and stay so.",
+        example=Example(
+            series={'kerf_bus_events_missed_total{instance="a"}': "0 0 7x10"}, at="5m", labels={"instance": "a"}
+        ),
+    ),
+    Alert(
         name="KerfStatusUnknown",
         severity="warning",
         expr="max(kerf_status_age_seconds) > 60",
