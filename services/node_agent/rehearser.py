@@ -64,7 +64,7 @@ class Rehearser:
         self._since_s = {grant_id: since for grant_id, since in self._since_s.items() if grant_id in due}
         self._tries = {grant_id: tries for grant_id, tries in self._tries.items() if grant_id in due}
         for grant_id, known in due.items():
-            held = self._suspender.held_bytes(known.grant.uid)
+            held = self._suspender.living_bytes(known.grant.uid)
             if not held:
                 self._since_s.pop(grant_id, None)
                 continue

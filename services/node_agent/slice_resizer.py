@@ -110,9 +110,9 @@ class SliceResizer:
             if found is None or found.damage:
                 return f"the memory that container {container} has allocated is unknown"
             for gpu in found.gpus:
-                if gpu.uuid in most_mib and gpu.account_bytes > most_mib[gpu.uuid] * MIB:
+                if gpu.uuid in most_mib and gpu.held_bytes > most_mib[gpu.uuid] * MIB:
                     return (
-                        f"container {container} has allocated {-(-gpu.account_bytes // MIB)} MiB on GPU {gpu.uuid}, "
+                        f"container {container} has allocated {-(-gpu.held_bytes // MIB)} MiB on GPU {gpu.uuid}, "
                         f"more than the {most_mib[gpu.uuid]} MiB that it would have"
                     )
         return ""

@@ -87,6 +87,9 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
 
     uuid: str
     account_bytes: int
+    """What is charged. It has the memory of a dead process until another process of the container needs it."""
+    held_bytes: int
+    """The same without that of dead processes."""
     peak_bytes: int
     refused: int
     launches: int
@@ -220,31 +223,25 @@ class ControlBlock:
             damage = f"its counters were extended to {found} bytes"
             self._files["counters"].set_length(size)  # the file system is in the node's memory
         damage = damage or self._signal_damage() or ("" if self._orders is not None else self._files["orders"].problem)
-        gpus = tuple(_reading(uuid, at.gpu[place]) for place, uuid in enumerate(self._uuids))
+        held = self._held_bytes(file, raw, at)
+        gpus = tuple(_reading(uuid, at.gpu[place], held[place]) for place, uuid in enumerate(self._uuids))
         return Reading(gpus=gpus, attaches=at.attaches, reclaimed=at.reclaimed, full=at.full, damage=damage)
 
-    def held_bytes(self) -> dict[str, int]:
-        """Returns what the container's living processes have on each GPU, by its own count; empty if it is unknown.
-
-        The account has the memory of a dead process until another process of the container needs it. Raises OSError.
-        """
-        size, file = ctypes.sizeof(layout.Counters), self._files["counters"].descriptor
-        raw = b"" if file is None else os.pread(file, size, 0)
-        if file is None or len(raw) < size:
-            return {}
-        at = layout.Counters.from_buffer_copy(raw)
-        if (at.magic, at.version, at.size_bytes) != (layout.COUNTERS_MAGIC, layout.VERSION, size):
-            return {}
+    def _held_bytes(self, file: int, raw: bytes, at: layout.Counters) -> list[int]:
+        """Returns what the container's living processes have, by the place of the GPU. Raises OSError."""
+        begin, each = layout.Counters.process.offset, ctypes.sizeof(layout.Process)
         dead = [
-            process for place, process in enumerate(at.process) if process.state & 1 and not _is_locked(file, place)
+            at.process[place]
+            for place in range(layout.MAX_PROCESSES)
+            if raw[begin + place * each] & 1 and not _is_locked(file, place)
         ]
-        return {
-            uuid: max(
+        return [
+            max(
                 0,
                 (at.gpu[place].account & layout.ACCOUNT_BYTES) - sum(process.charged_bytes[place] for process in dead),
             )
-            for place, uuid in enumerate(self._uuids)
-        }
+            for place in range(len(self._uuids))
+        ]
 
     def wants(self) -> bool:
         """Whether a living process of the container has a thread that waits for the GPU. A container that says so
@@ -378,10 +375,11 @@ def _make(path: Path) -> None:
     beside.replace(path)
 
 
-def _reading(uuid: str, at: layout.GpuCounters) -> GpuReading:
+def _reading(uuid: str, at: layout.GpuCounters, held_bytes: int) -> GpuReading:
     return GpuReading(
         uuid=uuid,
         account_bytes=at.account & layout.ACCOUNT_BYTES,
+        held_bytes=held_bytes,
         peak_bytes=at.peak_bytes,
         refused=at.refused,
         launches=at.launches,

@@ -125,7 +125,7 @@ def _observed(
         uuid=gpu.uuid,
         memory_limit_mib=limit.memory_mib + lent_mib,
         granted_mib=limit.memory_mib,
-        memory_mib=-(-gpu.account_bytes // MIB),
+        memory_mib=-(-gpu.held_bytes // MIB),
         peak_mib=-(-gpu.peak_bytes // MIB),
         refused=_clamped(gpu.refused),
         compute_limit_milli=limit.compute_milli,

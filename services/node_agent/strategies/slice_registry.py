@@ -239,8 +239,8 @@ class SliceRegistry:
     def held_bytes(self, key: Key) -> dict[str, int]:
         """Returns what the container's living processes have on each GPU, by its own count; empty if it is unknown.
         Raises OSError."""
-        found = self._control_blocks.get(key)
-        return {} if found is None else found.held_bytes()
+        found = self.read(key)
+        return {} if found is None else {gpu.uuid: gpu.held_bytes for gpu in found.gpus}
 
     def is_busy(self, key: Key) -> bool:
         """Whether the container reports work on a GPU. False if it has no control block. True if it reports nothing,

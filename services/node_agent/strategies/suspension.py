@@ -253,11 +253,6 @@ class Suspender:
         """The bytes that the pod's living processes have on GPUs by their own count. Raises OSError."""
         return sum(living_by_gpu(self.registry, self._live(), uid).values())
 
-    def held_bytes(self, uid: str) -> int:
-        """The bytes that the pod has on GPUs by its own count; 0 if it has no control block or nothing yet."""
-        found = [self.registry.read((live.uid, live.container)) for live in self._live() if live.uid == uid]
-        return sum(gpu.account_bytes for reading in found if reading is not None for gpu in reading.gpus)
-
     def gate_of(self, uid: str) -> SliceGate:
         """Holds the launches of a pod as it is now."""
         mine = [live for live in self._live() if live.uid == uid]
@@ -365,9 +360,9 @@ class Suspender:
             if found is None or found.damage:
                 return "the memory that one of its slices has allocated is unknown"
             for gpu in found.gpus:
-                if gpu.account_bytes > keeps_mib * MIB:
+                if gpu.held_bytes > keeps_mib * MIB:
                     return (
-                        f"container {live.container} has allocated {-(-gpu.account_bytes // MIB)} MiB on a GPU, "
+                        f"container {live.container} has allocated {-(-gpu.held_bytes // MIB)} MiB on a GPU, "
                         f"more than the {keeps_mib} MiB that it would keep"
                     )
         return ""
@@ -393,4 +388,4 @@ class Suspender:
         """
         found = self.registry.read((live.uid, live.container))
         most = sum(self.registry.allowed_mib(live, uuid) for uuid in live.gpus) * MIB
-        return most if found is None or found.damage else min(most, sum(gpu.account_bytes for gpu in found.gpus))
+        return most if found is None or found.damage else min(most, sum(gpu.held_bytes for gpu in found.gpus))

@@ -222,16 +222,16 @@ def _page(name: str) -> Callable[[bytes], object]:
         block = _block()
         for other in ("counters", "signal"):
             _overwrite(block.folder / other, data if other == name else _pages(other)[0])
-        reading, held = block.read(), block.held_bytes()
+        reading = block.read()
         wants, busy_ns = block.wants(), block.busy_until_ns()
         promise(all(gpu.uuid == UUID for gpu in reading.gpus), "a container has made up a GPU")
         promise(all(0 <= gpu.account_bytes <= layout.ACCOUNT_BYTES for gpu in reading.gpus), "an account is beyond it")
-        promise(set(held) <= {UUID} and all(amount >= 0 for amount in held.values()), "memory of another GPU")
+        promise(all(0 <= gpu.held_bytes <= gpu.account_bytes for gpu in reading.gpus), "more is held than charged")
         promise(block.limit_bytes(UUID) == RULES.gpus[0].memory_limit_bytes, "a container has changed its orders")
         size = ctypes.sizeof(layout.KINDS[name][0])
         if len(data) > size and (name == "signal" or not reading.damage.startswith("the header")):
             promise((block.folder / name).stat().st_size <= max(size, len(data)), "the file has grown")
-        return reading, held, wants, busy_ns
+        return reading, wants, busy_ns
 
     return read
 

@@ -24,7 +24,7 @@ class Suspender:
         self.answers: list[str | Exception | None] = []
         self.moved_back: list[str] = []
 
-    def held_bytes(self, uid: str) -> int:
+    def living_bytes(self, uid: str) -> int:
         return 1
 
     def waits_on_host(self, uid: str) -> bool:

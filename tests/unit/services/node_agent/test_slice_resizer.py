@@ -46,7 +46,7 @@ def shrink(limits: Limits, *nvml_mib: int) -> m.ResizeDone:
     async def nothing() -> None:
         pass
 
-    gpu = SimpleNamespace(uuid="G0", account_bytes=50 * MIB)
+    gpu = SimpleNamespace(uuid="G0", held_bytes=50 * MIB)
     suspender: Any = SimpleNamespace(
         alone_with=lambda _uids: contextlib.nullcontext(),
         drivers={"interposer": limits},

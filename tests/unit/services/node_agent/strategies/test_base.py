@@ -73,6 +73,14 @@ def used(registry: SliceRegistry, ns: int, launches: int | None = None) -> None:
         write(registry, lambda: layout.GpuCounters.launches.offset, launches)
 
 
+def test_what_a_dead_process_left_is_no_use_of_a_slice(registry: SliceRegistry, interposer: Interposer) -> None:
+    interposer.prepare(SLICE)
+    at = layout.Counters.from_buffer_copy((registry.folder(SLICE.key) / "counters").read_bytes())
+    at.gpu[0].account, at.process[0].state, at.process[0].charged_bytes[0] = 48 << 20, 1, 40 << 20
+    (registry.folder(SLICE.key) / "counters").write_bytes(bytes(at))
+    assert interposer.observe(SLICE.key)[0].memory_mib == 8
+
+
 @pytest.mark.parametrize("name", ["exclusive", "advisory"])
 async def test_a_strategy_without_enforcement_adds_nothing_and_refuses_adjustments(
     registry: SliceRegistry, clock: Clock, name: str

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import mmap
 import os
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -160,6 +162,28 @@ def test_a_restarted_container_and_a_restarted_agent_keep_the_files_that_process
     assert reading is not None
     assert reading.gpus[0].account_bytes == 0x010101010101
     second.close()
+
+
+def test_the_memory_of_a_dead_process_is_charged_but_not_held(registry: SliceRegistry) -> None:
+    """A process that lives holds a lock on a byte of its own. What the agent decides by is what the living have."""
+    a = make("a")
+    registry.put(a)
+    at = layout.Counters.from_buffer_copy(counters(registry, a).read_bytes())
+    at.gpu[0].account = 48 << 20
+    for place, held in ((0, 40 << 20), (1, 8 << 20)):
+        at.process[place].state, at.process[place].charged_bytes[0] = 1, held
+    counters(registry, a).write_bytes(bytes(at))
+
+    def seen() -> tuple[int, int]:
+        reading = registry.read(a.key)
+        assert reading is not None
+        return reading.gpus[0].account_bytes >> 20, reading.gpus[0].held_bytes >> 20
+
+    with counters(registry, a).open("r+b") as file:
+        living = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, layout.LOCK_AT + 1, 1, 0)
+        fcntl.fcntl(file, fcntl.F_OFD_SETLK, living)
+        assert seen() == (48, 8)
+    assert seen() == (48, 0)
 
 
 def test_a_restarted_agent_never_tells_a_slice_that_it_is_alone(
