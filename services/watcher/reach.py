@@ -21,8 +21,10 @@ from shared.contracts.facts import ReachAnswer, ReachQuery
 State = Literal["reads", "serves", "left", "ends"]
 """It reads what exists, takes orders and questions, has left them to another watcher, or drains."""
 
-LOOK_S = 5.0
-CUT_OFF_S = 10.0
+LOOK_S = 2.0
+CUT_OFF_S = 5.0
+"""No pod is seen, and none is bound, while it is cut off and has not left: that takes LOOK_S, twice the time of a look
+that fails, and another watcher's answer; 8 s."""
 ANSWERS_S = 4.0
 """How long other watchers have to answer: each of them asks the API server first."""
 
@@ -43,7 +45,8 @@ class Reach:
         except ContractError as error:
             self._log.error("reach_query_malformed", error=str(error))
             return
-        if asked.epoch != self._epoch and self.state == "serves" and await self._looks():
+        reaches = asked.epoch != self._epoch and self.state == "serves" and await self._looks()
+        if reaches and self.state == "serves":  # still: it may have left while it looked
             await self._bus.respond(incoming, encode(ReachAnswer(epoch=self._epoch)))
 
     async def run(self, serve: Callable[[], Awaitable[None]], leave: Callable[[], Awaitable[None]]) -> None:
@@ -77,13 +80,13 @@ class Reach:
 
     async def _is_still_cut_off(self) -> bool:
         """The API server may have come back meanwhile, and this watcher may have said so to the other one."""
-        return self._is_cut_off() and not await self._looks()
+        return self._is_cut_off() and not await self._looks() and self._is_cut_off()
 
     async def _another(self) -> str:
         """The epoch of a watcher that reaches the API server; empty: none has said so."""
         query = encode(ReachQuery(epoch=self._epoch))
         try:
-            answers = await self._bus.survey(subjects.QUERY_REACH, query, within_s=ANSWERS_S)
+            answers = await self._bus.survey(subjects.QUERY_REACH, query, within_s=ANSWERS_S, enough=bool)
             return next((decode(answer, ReachAnswer).epoch for answer in answers), "")
         except (BusError, ContractError) as error:
             level = level_of(error) if isinstance(error, BusError) else "warning"

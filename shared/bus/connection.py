@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 PING_INTERVAL_S = 2
 MAX_OUTSTANDING_PINGS = 2
+REPLACED_S = 2.0
+"""Requests from before a reconnection are given up so long after it: the answer comes soon, or it or the request was
+lost with the old connection."""
 STOPPED_S = 60.0
 """A client that has lost its connection and does not connect for so long never will. An attempt takes up to 12 s."""
 PENDING_BYTES = 8 * 1024 * 1024
@@ -293,6 +296,8 @@ class Connection:
         self._probe = None
         self._up.set()
         self._outage_over()
+        loop = asyncio.get_running_loop()
+        loop.call_later(REPLACED_S, self._give_up, tuple(self._waiting.values()), loop.time())
         self.spawn(self._run_reconnect_callbacks())
 
     def _outage_over(self) -> None:
@@ -408,14 +413,23 @@ class Connection:
         if until > loop.time():
             loop.call_at(until, self._expire, waiting, timeout_s)
             return
+        self._fail(waiting, f"within {timeout_s:.1f} s", f"nothing for {timeout_s:.1f} s")
+
+    def _give_up(self, older: tuple[_Waiting, ...], reconnected_s: float) -> None:
+        """`older`: what waited for an answer when the connection was replaced."""
+        for waiting in older:
+            if not waiting.future.done() and waiting.arrived_s < reconnected_s:
+                within = f"within {REPLACED_S:.1f} s of a new connection"
+                self._fail(waiting, within, f"nothing {within}")
+
+    def _fail(self, waiting: _Waiting, within: str, nothing: str) -> None:
         self.stats.timeouts += 1
         if waiting.parts is not None:
-            newest = waiting.parts.newest
-            error = f"the answer to {waiting.subject} broke off: nothing for {timeout_s:.1f} s after part {newest}"
+            error = f"the answer to {waiting.subject} broke off: {nothing} after part {waiting.parts.newest}"
             waiting.future.set_exception(AnswerFailed(error))
             return
         waiting.future.set_exception(
-            Unknown(f"no answer on {waiting.subject} within {timeout_s:.1f} s; it may or may not have been acted on")
+            Unknown(f"no answer on {waiting.subject} {within}; it may or may not have been acted on")
         )
 
     def route(self, name: str, receiver: Callable[[str, Msg], None]) -> str:

@@ -14,6 +14,7 @@ import structlog
 from shared.bus.feed_reader import FeedReader
 from shared.bus.parts import joined
 from shared.bus.port import Bus, BusError, Incoming, NoResponder, NotConnected
+from shared.bus.tasks import end
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
 from shared.contracts.facts import Fact, FeedBatch, ReachAnswer, ReachQuery, SnapshotPage, SnapshotRequest
@@ -27,6 +28,8 @@ PROBES = 2
 ANSWER_S = 2.0
 """How long a watcher that works takes to say that it is there."""
 PAGE_TIMEOUT_S = 20.0
+LOOK_S = 1.0
+"""How often it is asked, while a page is awaited, whether its watcher still works."""
 _BUFFER_MOST = 50_000
 _NO_SNAPSHOT = "none"
 """Watchers' snapshots have other names."""
@@ -187,11 +190,11 @@ class Feed:
             await self._on_facts(tuple(following))
 
     async def _pages(self) -> list[SnapshotPage]:
-        own = subjects.snapshot_of(await self._answering())
-        first = await self._page(own, SnapshotRequest(fresh=True))
+        epoch = await self._answering()
+        first = await self._page(epoch, SnapshotRequest(fresh=True))
         pages = [first]
         for number in range(1, first.pages):
-            pages.append(await self._page(own, SnapshotRequest(snapshot=first.snapshot, page=number)))
+            pages.append(await self._page(epoch, SnapshotRequest(snapshot=first.snapshot, page=number)))
         return pages
 
     async def _answering(self) -> str:
@@ -207,11 +210,44 @@ class Feed:
             log.debug("no_watcher_reaches", error=str(error))
         return (await self._request(subjects.QUERY_SNAPSHOT, SnapshotRequest(snapshot=_NO_SNAPSHOT), ANSWER_S)).epoch
 
-    async def _page(self, subject: str, request: SnapshotRequest) -> SnapshotPage:
-        page = await self._request(subject, request, PAGE_TIMEOUT_S)
+    async def _page(self, epoch: str, request: SnapshotRequest) -> SnapshotPage:
+        """Raises BusError without a page, and as soon as another watcher works and this one does not."""
+        asking = asyncio.create_task(self._request(subjects.snapshot_of(epoch), request, PAGE_TIMEOUT_S))
+        looking = asyncio.create_task(self._instead(epoch))
+        try:
+            await asyncio.wait({asking, looking}, return_when=asyncio.FIRST_COMPLETED)
+            if not asking.done():
+                raise BusError(
+                    f"watcher {epoch} no longer works while its snapshot is awaited; {looking.result()} does"
+                )
+            page = asking.result()
+        finally:
+            await end(asking, looking)
         if page.error:
             raise BusError(f"the watcher has no snapshot: {page.error}")
         return page
 
+    async def _instead(self, epoch: str) -> str:
+        """Returns the epoch of a watcher that has just reached the API server, as soon as this one has not."""
+
+        def works(answers: list[bytes]) -> bool:
+            return epoch in _epochs(answers)
+
+        while True:
+            await asyncio.sleep(LOOK_S)
+            try:
+                query = encode(ReachQuery(epoch=""))
+                answers = await self._bus.survey(subjects.QUERY_REACH, query, within_s=ANSWER_S, enough=works)
+            except BusError as error:
+                log.debug("no_watcher_asked", error=str(error))
+                continue
+            if answers and not works(answers):
+                return _epochs(answers)[0]
+
     async def _request(self, subject: str, request: SnapshotRequest, timeout_s: float) -> SnapshotPage:
         return self._read(await self._bus.request(subject, encode(request), timeout_s=timeout_s), SnapshotPage)
+
+
+def _epochs(answers: list[bytes]) -> list[str]:
+    """Those of the watchers that gave these answers. Raises ContractError."""
+    return [decode(answer, ReachAnswer).epoch for answer in answers]

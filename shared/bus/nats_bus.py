@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from functools import partial
@@ -159,18 +160,25 @@ class NatsBus:
         answer = await self._connection.request(subject, payload, timeout_s=timeout_s, headers=parts.ACCEPT_PARTS)
         return answer.data
 
-    async def survey(self, subject: str, payload: bytes, *, within_s: float) -> list[bytes]:
+    async def survey(
+        self, subject: str, payload: bytes, *, within_s: float, enough: Callable[[list[bytes]], bool] = lambda _: False
+    ) -> list[bytes]:
         answers: list[bytes] = []
+        complete = asyncio.Event()
 
         async def take(incoming: Incoming) -> None:
             if incoming.payload:  # without: the server's answer that there is no responder
                 answers.append(incoming.payload)
+                if enough(answers):
+                    complete.set()
 
         inbox = self._connection.new_inbox()
         subscription = await self.subscribe(inbox, take)
         try:
             await self._connection.publish(subject, payload, reply=inbox)
-            await asyncio.sleep(within_s)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(within_s):
+                    await complete.wait()
             if self._connection.take_denied_publish(subject):
                 raise BusError(f"not permitted to publish to {subject}; check the user's permissions")
         finally:

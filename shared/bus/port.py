@@ -116,8 +116,11 @@ class Bus(Protocol):
     async def request(self, subject: str, payload: bytes, *, timeout_s: float = 2.0) -> bytes:
         """The answer, of any size: one that is larger than a message comes in parts (`shared.bus.parts`)."""
 
-    async def survey(self, subject: str, payload: bytes, *, within_s: float) -> list[bytes]:
-        """The answers of all responders that come within this time. Raises BusError where nothing can be asked."""
+    async def survey(
+        self, subject: str, payload: bytes, *, within_s: float, enough: Callable[[list[bytes]], bool] = lambda _: False
+    ) -> list[bytes]:
+        """The answers of all responders that come within this time, or until they are enough. Raises BusError where
+        nothing can be asked."""
 
     async def respond(self, incoming: Incoming, payload: bytes) -> None:
         """Answers a request; does nothing if no answer is expected. Never echoes the request's headers. An answer that

@@ -39,9 +39,36 @@ MUTANTS = [
         name="the-fresh-snapshot-of-whichever",
         what="a reader asks for a fresh snapshot without knowing that a watcher answers",
         file=_FEED,
-        old="self._page(own, SnapshotRequest(fresh=True))",
-        new="self._page(subjects.QUERY_SNAPSHOT, SnapshotRequest(fresh=True))",
+        old="self._request(subjects.snapshot_of(epoch), request, PAGE_TIMEOUT_S)",
+        new="self._request(subjects.QUERY_SNAPSHOT, request, PAGE_TIMEOUT_S)",
         tests=(_FEED_TESTS + "test_a_watcher_that_hangs_costs_no_more_than_an_answer",),
+    ),
+    Mutant(
+        name="a-page-of-one-that-ended",
+        what="a page is awaited of a watcher that no longer works, though another one does",
+        file=_FEED,
+        old="            if answers and not works(answers):\n",
+        new="            if False:\n",
+        tests=(_FEED_TESTS + "test_a_page_is_awaited_for_as_long_as_its_watcher_works",),
+    ),
+    Mutant(
+        name="the-quickest-watcher-instead",
+        what="a page is given up as soon as another watcher works, though its own does too",
+        file=_FEED,
+        old="            if answers and not works(answers):\n",
+        new="            if answers:\n",
+        tests=(_FEED_TESTS + "test_a_page_is_awaited_for_as_long_as_its_watcher_works",),
+    ),
+    Mutant(
+        name="requests-outlive-their-connection",
+        what="a request from before a reconnection is waited for to its end",
+        file="shared/bus/connection.py",
+        old="        loop.call_later(REPLACED_S, self._give_up, tuple(self._waiting.values()), loop.time())\n",
+        new="        del loop\n",
+        tests=(
+            "tests/unit/shared/bus/test_nats_bus_faults.py::"
+            "test_a_request_that_is_lost_with_its_connection_is_given_up_soon_after_the_next_one",
+        ),
     ),
     Mutant(
         name="alone-it-leaves",

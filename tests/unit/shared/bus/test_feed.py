@@ -236,6 +236,39 @@ async def test_a_snapshot_is_asked_of_a_watcher_that_reaches_the_api_server(
     assert not cut_off.asked
 
 
+async def test_a_page_is_awaited_for_as_long_as_its_watcher_works(
+    bus: NatsBus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, one that ended, or was cut off, while it listed for a new leader cost that leader 20 s."""
+    monkeypatch.setattr(feed_module, "PAGE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(feed_module, "LOOK_S", 0.02)
+    monkeypatch.setattr(feed_module, "ANSWER_S", 0.2)
+    first, other = Watcher(bus, "first"), Watcher(bus, "other")
+    for watcher in (first, other):
+        await watcher.start()
+    first.mute = True
+    working, looks = ["first"], 0
+
+    async def asked(incoming: Incoming) -> None:
+        nonlocal looks
+        looks += 1
+        for epoch in working:
+            await bus.respond(incoming, encode(ReachAnswer(epoch=epoch)))
+
+    await bus.subscribe(subjects.QUERY_REACH, asked)
+    follows = Follows(bus)
+    following = asyncio.create_task(follows.__aenter__())
+    await eventually(lambda: first.asked, what="the request for a page")
+    working[:] = ["other", "first"]
+    seen = looks
+    await eventually(lambda: looks > seen + 5, what="looks")
+    assert not other.asked
+    working[:] = ["other"]
+    await eventually(following.done, what="the other one's snapshot")
+    await follows.__aexit__(None, None, None)
+    assert sum(request.fresh for request in other.asked) == 1
+
+
 async def test_probes_ask_for_no_snapshot(bus: NatsBus) -> None:
     """A watcher would list the whole cluster for one."""
     watcher = Watcher(bus)

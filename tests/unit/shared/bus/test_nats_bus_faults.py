@@ -138,6 +138,28 @@ async def test_fault_3_a_request_without_connection_is_not_sent_later(
     assert came == [b"marker"]
 
 
+async def test_a_request_that_is_lost_with_its_connection_is_given_up_soon_after_the_next_one(
+    server: EmbeddedServer, bus: NatsBus, connect
+) -> None:
+    """It may have been acted on. One that is answered on the next connection is no loss."""
+    taken: list[Incoming] = []
+    other = await connect()
+
+    async def keep(incoming: Incoming) -> None:
+        taken.append(incoming)
+
+    await other.subscribe("kerf.test.order", keep)
+    lost = asyncio.create_task(bus.request("kerf.test.order", b"lost", timeout_s=300))
+    late = asyncio.create_task(bus.request("kerf.test.order", b"late", timeout_s=300))
+    await eventually(lambda: len(taken) == 2)
+    await server.restart()
+    await eventually(lambda: bus.stats.reconnects == 1 and bus.connected and other.connected)
+    await other.respond(next(one for one in taken if one.payload == b"late"), b"done")
+    assert await late == b"done"
+    with pytest.raises(Unknown, match="of a new connection"):
+        await asyncio.wait_for(lost, 30)
+
+
 async def test_fault_3_no_answer_is_unknown_and_the_write_may_have_happened(
     server: EmbeddedServer, bus: NatsBus
 ) -> None:
