@@ -63,6 +63,7 @@ class Placement(Service):
         self._session_now: LeaderSession | None = None
         self._sessions = 0
         self._export(ctx)
+        ctx.bus.on_reconnect(self._reconnected)
         ctx.spawn(self._leadership.run(), name="leadership")
 
     def _serves(self) -> bool:
@@ -134,6 +135,11 @@ class Placement(Service):
                 UNREADY_MOST_S, lambda: self.ctx.health.set("service", ok=True, detail=late)
             )
 
+    async def _reconnected(self) -> None:
+        """After streams that the servers have lost were made again (`provisions`)."""
+        if self._session_now is not None:
+            self._session_now.reconnected()
+
     async def _elected(self) -> None:
         self._leading = self.ctx.spawn(self._session(), name="session")
 
@@ -143,7 +149,9 @@ class Placement(Service):
 
     async def _session(self) -> None:
         """Runs leader sessions while this process has the lease. A session starts by taking a term and ends when an
-        append is refused."""
+        append is refused: most often by the term of a successor, which a process that was frozen knows before it knows
+        that it has lost the lease. A term taken then would end the successor's session."""
+        is_first = True
         while True:
             session, again_s = None, _AGAIN_S
             try:
@@ -155,6 +163,9 @@ class Placement(Service):
                     lambda request, cause: self._log_failures.add(1, request, cause),
                 )
                 await self.ctx.provision()
+                if not is_first and (other := await self._leadership.taken_by()):
+                    raise Refused(f"{other} leads")
+                is_first = False
                 await log_client.take_term()
                 session = LeaderSession(self.ctx, log_client)
                 self._session_now = session

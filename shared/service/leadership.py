@@ -214,6 +214,12 @@ class Leadership:
         self._log.info("leadership_won")
         await self._on_elected()
 
+    async def taken_by(self) -> str:
+        """Returns which other process has the key by the servers' word; empty: none. A process that was frozen does not
+        know it yet. Raises BusError."""
+        value = (await self._kv.get(self._key)).value
+        return "" if value in (None, self._me) else value.decode()
+
     async def _renew(self) -> None:
         started = asyncio.get_running_loop().time()
         try:

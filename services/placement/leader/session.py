@@ -252,7 +252,7 @@ class LeaderSession:
                 case m.Later():
                     asyncio.get_running_loop().call_later(command.seconds, self._put, m.Wake())
                 case m.CheckTerm():
-                    self._spawn(self._check_term(command.reason))
+                    self._spawn(self._node_ahead(command.reason))
                 case m.BeginLogAnew():
                     self.ctx.log.error("log_incomplete", why=command.reason, first_sequence=command.first_sequence)
                     await self.log_client.begin_anew(command.first_sequence)
@@ -275,16 +275,26 @@ class LeaderSession:
     def _ack(self, of: str, node: str) -> str:
         return subjects.ack(self.ctx.instance, of, node)
 
-    async def _check_term(self, reason: str) -> None:
-        """Raises Refused if the log has another session's term. A log that does not answer proves nothing."""
+    def reconnected(self) -> None:
+        """The servers may have lost the log. A takeover would learn that from its first record, after it has touched
+        the pods."""
+        self._spawn(self._check_term("the connection was replaced"))
+
+    async def _node_ahead(self, reason: str) -> None:
+        if await self._check_term(reason):
+            self.ctx.log.error("node_ahead_of_the_log", why=reason)
+
+    async def _check_term(self, reason: str) -> bool:
+        """Whether the newest term in the log is this session's. Raises Refused if it is another's, or there is none. A
+        log that does not answer proves nothing: False."""
         try:
             newest = await self.bus.newest(subjects.LOG_TERM)
         except BusError as error:
             self.ctx.log.warning("term_not_checked", why=reason, error=str(error))
-            return
+            return False
         if newest is None or decode(newest.payload, TermRecord).session != self.log_client.session:
             raise Refused(f"the newest term in the log, {newest and newest.sequence}, is not this session's ({reason})")
-        self.ctx.log.error("node_ahead_of_the_log", why=reason)
+        return True
 
     def _name_excluded(self) -> None:
         """Excluded pods do not make placement unready: it serves all others."""

@@ -149,6 +149,25 @@ MUTANTS = [
         tests=(_CLIENT + "test_a_superseded_leader_cannot_renew",),
     ),
     Mutant(
+        name="term-from-a-successor",
+        what="a leader that was frozen takes a term from its successor before it looks at the lease",
+        file="services/placement/service.py",
+        old="if not is_first and (other := await self._leadership.taken_by()):",
+        new="if not is_first and (other := self._leadership.leading and None):",
+        tests=("tests/unit/services/placement/test_service.py::test_a_term_is_not_taken_from_a_successor",),
+    ),
+    Mutant(
+        name="a-lost-log-is-learnt-late",
+        what="a takeover goes on on a log that the servers have lost, until it writes",
+        file="services/placement/service.py",
+        old="        ctx.bus.on_reconnect(self._reconnected)\n",
+        new="",
+        tests=(
+            "tests/unit/services/placement/test_service.py::"
+            "test_a_takeover_whose_log_is_lost_begins_anew_as_soon_as_it_is_connected_again",
+        ),
+    ),
+    Mutant(
         name="replay-not-from-the-beginning",
         what="the replay begins near the end of the log",
         file=_PROTOCOL,

@@ -148,7 +148,7 @@ MUTANTS = [
         name="silent-log-ends-the-session",
         what="a node's word ends the session while the log does not answer",
         file=_SESSION,
-        old='            self.ctx.log.warning("term_not_checked", why=reason, error=str(error))\n            return\n',
+        old='            self.ctx.log.warning("term_not_checked", why=reason, error=str(error))\n            return False\n',
         new="            raise\n",
         tests=(_OF_SESSION + "test_a_log_that_does_not_answer_ends_no_session",),
     ),
