@@ -2,7 +2,7 @@
 
 The initial state comes as a WatchList (one stream, which spares the server's memory), or as a paged list if the server
 has none. A closed watch is resumed from its last version; 410 lists again and reports what is missing. Failures wait
-with capped exponential backoff and jitter. Modelled on client-go's reflector.go.
+with capped exponential backoff and jitter, or until the next `refresh`. Modelled on client-go's reflector.go.
 
 A `refresh` lists few objects again. Of many, the server says at which version it is, and a watch is read until it has
 passed that one.
@@ -104,7 +104,8 @@ class Reflector:
                 self._log.warning("watch_failed", error=str(error), denied=isinstance(error, Denied))
             failures = 1 if self._received else failures + 1
             delay = min(self._timing.backoff_max_s, self._timing.backoff_s * 2 ** min(failures - 1, 16))
-            await asyncio.sleep(max(retry_after_s, delay * random.uniform(0.5, 1.0)))  # noqa: S311 - jitter, not a secret
+            delay *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+            await self._refreshes.pause(max(retry_after_s, delay))
 
     async def _attempt(self) -> bool:
         """One watch to its end; True if it ended because of `refresh`."""

@@ -7,6 +7,7 @@ server was asked at which version it is.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 
 QUIET_S = 15.0
 """A refresh that has heard nothing for so long is started again by the next wish."""
@@ -19,6 +20,7 @@ LISTS_S = 600.0
 class Refreshes:
     def __init__(self) -> None:
         self.wishes = 0
+        self._wished = asyncio.Event()
         self.completing = False
         """Whether what is followed now is on its way to a complete state."""
         self.goal = 0
@@ -34,9 +36,17 @@ class Refreshes:
     def wish(self) -> asyncio.Future[None]:
         """Done when all that the server has now is known."""
         self.wishes += 1
+        self._wished.set()
         met = asyncio.get_running_loop().create_future()
         self._waiting.append((self.wishes, met))
         return met
+
+    async def pause(self, seconds: float) -> None:
+        """Ends early by a wish that comes meanwhile."""
+        self._wished.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._wished.wait()
 
     @property
     def under_way(self) -> bool:

@@ -13,8 +13,9 @@ APPLY_PATCH = "application/apply-patch+yaml"
 """Server-side apply; JSON is YAML."""
 
 
-MAX_RETRY_AFTER_S = 60.0
-"""A longer delay that a server, or a proxy before it, asks for would leave Kerf without news of its cluster."""
+MAX_RETRY_AFTER_S = 8.0
+"""A longer delay that a server, or a proxy before it, asks for would leave Kerf without news of its cluster: pods would
+wait for it. An overloaded server bears one request of each kind so often."""
 
 
 class Response(NamedTuple):

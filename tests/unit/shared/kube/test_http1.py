@@ -175,9 +175,10 @@ async def test_a_path_that_would_break_the_request_is_refused(client: Http1Trans
 
 
 @pytest.mark.parametrize(
-    ("header", "delay_s"), [(b"3", 3.0), (b"9" * 400, 60.0), (b"Wed, 21 Oct 2026 07:28:00 GMT", 0.0), (b"-1", 0.0)]
+    ("header", "delay_s"),
+    [(b"3", 3.0), (b"60", 8.0), (b"9" * 400, 8.0), (b"Wed, 21 Oct 2026 07:28:00 GMT", 0.0), (b"-1", 0.0)],
 )
-async def test_retry_after_is_passed_on_up_to_a_minute(
+async def test_retry_after_is_passed_on_up_to_some_seconds(
     server: Server, client: Http1Transport, header: bytes, delay_s: float
 ) -> None:
     server.script = server.answer(b"HTTP/1.1 429 Slow\r\nRetry-After: %b\r\nContent-Length: 0\r\n\r\n" % header)

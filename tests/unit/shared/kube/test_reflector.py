@@ -21,6 +21,7 @@ from shared.kube.reflector import Reflector
 from shared.kube.refreshes import SHORT_WATCHES
 from shared.kube.resources import POD
 from shared.kube.timing import SHORT_WATCH_S, Timing
+from tests.support.waiting import eventually
 from tests.unit.shared.kube.test_http1 import Server, client, server
 from tests.unit.shared.kube.test_reflect import line, reported
 
@@ -332,3 +333,16 @@ async def test_a_wish_during_a_refresh_that_has_fallen_silent_begins_it_anew(
         await follower.reflector.refresh()
         await first
         assert watches.begun_from == ["list", "list", "list"]
+
+
+async def test_a_wish_ends_the_wait_that_a_refusing_server_has_asked_for(
+    server: Server, client: Http1Transport, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A single refusal would keep back for its Retry-After what the server has known since."""
+    monkeypatch.setattr("shared.kube.http1_connection.MAX_RETRY_AFTER_S", 1000.0)
+    server.script = server.answer(b"HTTP/1.1 429 Slow\r\nRetry-After: 1000\r\nContent-Length: 0\r\n\r\n")
+    async with following(client) as follower, asyncio.timeout(WITHIN_S):
+        await eventually(lambda: follower.reflector.problem.startswith("429"), what="the refusal")
+        Watches(server, [pod("a", 5), end_of_list(10), STAYS_OPEN])
+        await follower.reflector.refresh()
+        assert reported(follower.facts) == [("put", "a@5", True)]
