@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from services.watcher.config import Config
+from services.watcher.executors.batches import WRITES_IN_FLIGHT
 from shared.bus.port import Bus, Subscription
 from shared.kube import resources
 from shared.kube.client import connect as connect_transport
@@ -124,7 +125,7 @@ async def connect(ctx: Context, config: Config) -> KubeSource:
         config.kubeconfig,
         config.context,
         strict_x509=config.strict_x509,
-        max_connections=config.binds_in_flight + 16,
+        max_connections=config.binds_in_flight + WRITES_IN_FLIGHT + 16,
         user_agent="kerf-watcher",
     )
     return KubeSource(transport, ctx.log, reporter=ctx.instance)

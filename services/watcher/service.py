@@ -64,7 +64,7 @@ class Watcher(Service):
         self.feed = Feed(ctx.bus, self.core, ctx.log)
         self.reach = Reach(ctx.bus, self.epoch, self.source.reaches, ctx.log)
         writes = self.source.writes
-        self._batches = batches = Batches(ctx.metrics, in_flight=config.binds_in_flight)
+        self._batches = batches = Batches(ctx.metrics, binds_in_flight=config.binds_in_flight)
         self.announcer = Announcer(writes, self._find_pod, lambda: batches.binding > 0, ctx.log)
         self.bindings = Bindings(
             self.core, writes, self.announcer, batches, telemetry=ctx.telemetry, metrics=ctx.metrics

@@ -1,4 +1,7 @@
-"""Batches of orders: carried out within one limit, their outcomes counted, what did not end well answered."""
+"""Batches of orders: carried out within a limit, their outcomes counted, what did not end well answered.
+
+Bindings have a limit of their own: an admission webhook that hangs on patches must not keep them waiting.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from shared.kube.outcomes import Result
 from shared.telemetry import Metrics
 
 WRITES_IN_FLIGHT = 32
+"""The limit of patches and evictions, and the usual one of Bindings."""
 MESSAGE_MOST = 300
 """Characters of the server's own sentence in an answer: all answers to a batch must fit into one message."""
 
@@ -20,8 +24,9 @@ T = TypeVar("T")
 
 
 class Batches:
-    def __init__(self, metrics: Metrics, *, in_flight: int = WRITES_IN_FLIGHT) -> None:
-        self._slots = asyncio.Semaphore(in_flight)
+    def __init__(self, metrics: Metrics, *, binds_in_flight: int = WRITES_IN_FLIGHT) -> None:
+        self._bind_slots = asyncio.Semaphore(binds_in_flight)
+        self._slots = asyncio.Semaphore(WRITES_IN_FLIGHT)
         self._under_way: dict[c.Bind, asyncio.Task[Result]] = {}
         self._outcomes = metrics.counter(
             "kerf_watcher_writes_total", "Writes in the cluster, by kind and outcome.", ("kind", "outcome")
@@ -39,26 +44,29 @@ class Batches:
     async def each(
         self, orders: Sequence[T], execute: Callable[[T], Awaitable[Result]], *, kind: Callable[[T], str]
     ) -> list[Result]:
-        """All of them concurrently, within the limit that all batches share. Counts their outcomes by their `kind`."""
+        """All of them concurrently, within the limit of all but Bindings. Counts their outcomes by their `kind`."""
         if len(orders) == 1:
-            return [await self._one(orders[0], execute, kind)]
-        return list(await asyncio.gather(*(self._one(order, execute, kind) for order in orders)))
+            return [await self._one(orders[0], execute, kind, self._slots)]
+        return list(await asyncio.gather(*(self._one(order, execute, kind, self._slots) for order in orders)))
 
     async def each_once(self, binds: Sequence[c.Bind], execute: Callable[[c.Bind], Awaitable[Result]]) -> list[Result]:
-        """As `each`. One that is repeated while it is under way has the outcome of the first: placement repeats
-        Bindings that it does not see, and that must not add to the load of a slow API server. It is not cancelled
-        together with one of the batches that it is in."""
+        """As `each`, within the limit of Bindings. One that is repeated while it is under way has the outcome of the
+        first: placement repeats Bindings that it does not see, and that must not add to the load of a slow API server.
+        It is not cancelled together with one of the batches that it is in."""
         return list(await asyncio.gather(*(asyncio.shield(self._once(bind, execute)) for bind in binds)))
 
     def _once(self, bind: c.Bind, execute: Callable[[c.Bind], Awaitable[Result]]) -> asyncio.Task[Result]:
         task = self._under_way.get(bind)
         if task is None:
-            task = self._under_way[bind] = asyncio.create_task(self._one(bind, execute, lambda _: "bind"))
+            one = self._one(bind, execute, lambda _: "bind", self._bind_slots)
+            task = self._under_way[bind] = asyncio.create_task(one)
             task.add_done_callback(lambda _: self._under_way.pop(bind))
         return task
 
-    async def _one(self, order: T, execute: Callable[[T], Awaitable[Result]], kind: Callable[[T], str]) -> Result:
-        async with self._slots:
+    async def _one(
+        self, order: T, execute: Callable[[T], Awaitable[Result]], kind: Callable[[T], str], slots: asyncio.Semaphore
+    ) -> Result:
+        async with slots:
             result = await execute(order)
         self._outcomes.add(1, kind(order), result.outcome)
         return result

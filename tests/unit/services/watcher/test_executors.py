@@ -17,7 +17,7 @@ from services.simulator.transport import SimTransport
 from services.watcher import announcer as announcing
 from services.watcher.announcer import Announcer, stands
 from services.watcher.core import Core
-from services.watcher.executors.batches import Batches
+from services.watcher.executors.batches import WRITES_IN_FLIGHT, Batches
 from services.watcher.executors.bindings import Bindings
 from services.watcher.executors.patches import Patches
 from services.watcher.executors.raised_amounts import SEEN_AFTER_S, RaisedAmounts
@@ -67,7 +67,7 @@ class Gate:
 class ExecutorHarness:
     """Executors that write to a simulated cluster through a gate."""
 
-    def __init__(self, *, in_flight: int = 32) -> None:
+    def __init__(self, *, binds_in_flight: int = 32) -> None:
         self.cluster = SimulatedCluster()
         self.core = Core("e")
         self.gate = Gate(SimTransport(self.cluster, time.time, self.follow))
@@ -80,7 +80,7 @@ class ExecutorHarness:
         )
         self.telemetry = Telemetry("watcher", ratio=1.0, otlp_endpoint="")
         metrics = Metrics()
-        self.batches = Batches(metrics, in_flight=in_flight)
+        self.batches = Batches(metrics, binds_in_flight=binds_in_flight)
         self.bindings = Bindings(
             self.core, writes, self.announcer, self.batches, telemetry=self.telemetry, metrics=metrics
         )
@@ -158,7 +158,7 @@ async def test_an_event_that_the_server_has_no_time_for_is_written_later(monkeyp
 
 async def test_an_order_that_is_repeated_while_it_is_under_way_is_sent_once() -> None:
     """In another batch, as the placement service repeats it when the API server is slow."""
-    harness = ExecutorHarness(in_flight=1)
+    harness = ExecutorHarness(binds_in_flight=1)
     first, second = harness.bind(harness.pod("p")), harness.bind(harness.pod("q"))
     harness.gate.open.clear()
     tasks = [
@@ -189,7 +189,7 @@ async def test_an_order_under_way_goes_on_when_one_of_those_who_wait_for_it_does
 
 
 async def test_nothing_is_under_way_any_more_when_the_batches_are_closed() -> None:
-    harness = ExecutorHarness(in_flight=1)
+    harness = ExecutorHarness(binds_in_flight=1)
     orders = [harness.bind(harness.pod(name)) for name in ("p", "q")]
     harness.gate.open.clear()
     task = asyncio.create_task(harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=tuple(orders))))
@@ -223,7 +223,7 @@ async def test_a_pod_that_is_bound_already_is_not_sent_to_the_server() -> None:
 
 async def test_no_more_binds_are_in_flight_than_allowed() -> None:
     """All batches share the limit, or the API server's queues would."""
-    harness = ExecutorHarness(in_flight=4)
+    harness = ExecutorHarness(binds_in_flight=4)
     orders = [harness.bind(harness.pod(f"p{i}")) for i in range(20)]
     harness.gate.open.clear()
     tasks = [
@@ -237,6 +237,19 @@ async def test_no_more_binds_are_in_flight_than_allowed() -> None:
     assert harness.gate.max_inside == 4
     assert harness.batches.binding == 0
     assert harness.core.log_sequence_seen == 1
+
+
+async def test_a_binding_does_not_wait_for_patches_that_hang() -> None:
+    """As by an admission webhook for pods that does not answer: each of them takes 10 s."""
+    harness = ExecutorHarness()
+    pod, others = harness.pod(), [harness.pod(f"p{i}") for i in range(2 * WRITES_IN_FLIGHT)]
+    harness.gate.open.clear()
+    touched = asyncio.create_task(harness.patch(*map(touch, others)))
+    await eventually(lambda: harness.gate.inside == WRITES_IN_FLIGHT, what="as many patches as may be in flight")
+    bound = asyncio.create_task(harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod),))))
+    await eventually(lambda: harness.gate.inside == WRITES_IN_FLIGHT + 1, what="the Binding in flight", within_s=2)
+    harness.gate.open.set()
+    assert (await bound, await touched) == (c.Answers(), [])
 
 
 async def test_an_unknown_node_is_never_bound_to() -> None:
