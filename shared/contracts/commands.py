@@ -10,7 +10,7 @@ from shared.contracts.base import Message
 
 Outcome = Literal["done", "conflict", "gone", "refused", "no-node", "throttled", "unknown"]
 """done: applied. conflict: a precondition failed (409). gone: no such object (404). refused: understood and denied
-(403, 422), nothing was applied. no-node: the node is unknown, nothing was sent. throttled: 429, with a reason.
+(403, 422), nothing was applied. no-node: there is no such node, nothing was sent. throttled: 429, with a reason.
 unknown: no answer; it may or may not have been applied, and only reading back can tell."""
 
 

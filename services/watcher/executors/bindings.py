@@ -9,6 +9,7 @@ from services.watcher.core import Core
 from services.watcher.executors.batches import Batches
 from services.watcher.executors.raised_amounts import RaisedAmounts
 from shared.contracts import commands as c
+from shared.kube import resources
 from shared.kube.outcomes import Result
 from shared.kube.writes import Writes
 from shared.model.claims import Consumer, ResourceClaim
@@ -49,11 +50,13 @@ class Bindings:
     async def _bind(self, order: c.Bind) -> Result:
         if self._core.find("Node", order.node) is None:
             # The server would answer 201, and the pod would wait for ever on a node that does not exist.
-            return Result("no-node", f"node {order.node} is not known to this watcher; nothing was sent")
+            if await self._writes.is_missing(resources.NODE, order.node):
+                return Result("no-node", f"node {order.node} does not exist; nothing was sent")
+            # Placement may follow another watcher that is further on.
+            return Result("throttled", f"node {order.node} is not known to this watcher yet; nothing was sent")
         found: Pod | None = self._core.find("Pod", order.name, order.namespace)
         if found is None:
-            # Placement may follow another watcher that is further on. What the node has to be raised by is not known
-            # here; a pod that is gone ends by the feed.
+            # What the node has to be raised by is not known here; a pod that is gone ends by the feed.
             return Result("throttled", "the pod is not known to this watcher yet; nothing was sent")
         pod = found if found.metadata.uid == order.uid else None
         if pod is None and order.claims:  # allocated for a pod that is gone, they would be kept from the others
@@ -98,10 +101,10 @@ class Bindings:
         for wanted in order.claims:
             known = self._core.find(ResourceClaim.__name__, wanted.name, order.namespace)
             if known is None:
-                return Result(
-                    "refused",
-                    f"ResourceClaim {order.namespace}/{wanted.name} is not known to this watcher; nothing was sent",
-                )
+                claim = f"ResourceClaim {order.namespace}/{wanted.name}"
+                if await self._writes.is_missing(resources.DEVICE_CLAIM, wanted.name, order.namespace):
+                    return Result("refused", f"{claim} does not exist; nothing was sent")
+                return Result("throttled", f"{claim} is not known to this watcher yet; nothing was sent")
             result = await self._writes.devices.allocate(wanted, known, node=order.node, pod=pod)
             if result.outcome != "done":
                 return result

@@ -260,6 +260,19 @@ async def test_an_unknown_node_is_never_bound_to() -> None:
     assert harness.core.find("Pod", "p", "default").spec.node_name == ""
 
 
+async def test_a_node_that_this_watcher_has_not_seen_yet_is_asked_for() -> None:
+    """Placement may follow another watcher. An answer for certain would pause the pod, and warn of a refusal."""
+    harness = ExecutorHarness()
+    pod = harness.pod()
+    harness.cluster.create("Node", {"metadata": {"name": "new"}}, 0.0)
+    batch = c.BindBatch(term=1, sequence=1, binds=(harness.bind(pod, "new"),))
+    harness.gate.answers = [Response(503, b"{}")]
+    for _ in range(2):
+        assert [a.outcome for a in (await harness.bindings.bind(batch)).answers] == ["throttled"]
+    assert harness.now().spec.node_name == ""
+    assert await harness.bindings.bind(batch) == c.Answers()
+
+
 @pytest.mark.parametrize(
     "change", [{"uid": "another"}, {"resource_version": "1"}], ids=["another pod of that name", "an older version"]
 )  # fmt: skip
@@ -713,6 +726,19 @@ async def test_a_claim_is_allocated_at_the_version_that_was_decided_on_and_no_ot
     assert harness.now().spec.node_name == "n"
     allocation = harness.core.find("ResourceClaim", "c", "default").status.allocation
     assert [device.device for device in allocation.devices.results] == ["gpu-0"]
+
+
+async def test_a_claim_that_this_watcher_has_not_seen_yet_is_asked_for() -> None:
+    harness = ExecutorHarness()
+    order = harness.bind(harness.pod())
+    _, made = harness.cluster.create("ResourceClaim", {"metadata": {"name": "c"}, "spec": {"devices": {}}}, 0.0)
+    uids = {"c": made["metadata"]["uid"], "gone": "uid-of-gone"}
+    for name, outcome in (("c", "throttled"), ("gone", "refused")):
+        wanted = c.AllocateClaim(name=name, uid=uids[name], resource_version="1", devices=())
+        bind = msgspec.structs.replace(order, claims=(wanted,))
+        answers = (await harness.bindings.bind(c.BindBatch(term=1, sequence=1, binds=(bind,)))).answers
+        assert [answer.outcome for answer in answers] == [outcome]
+    assert harness.now().spec.node_name == ""
 
 
 async def test_a_volume_goes_to_one_claim() -> None:
