@@ -11,12 +11,14 @@ from shared.bus.port import Bus, Subscription
 from shared.kube import resources
 from shared.kube.client import connect as connect_transport
 from shared.kube.reflector import Reflector
-from shared.kube.timing import Timing
+from shared.kube.timing import CLOSE, Timing
 from shared.kube.transport import Transport, TransportError
 from shared.kube.writes import Writes
 from shared.ports.source import Emit
 from shared.service import Context
 
+PLACING = (resources.NODE, resources.POD)
+"""What double bookings depend on, and each pod that is to be placed."""
 UNREAD_S = 30.0
 """How long the start waits for a kind that only describes gangs."""
 ANSWER_S = 3.0
@@ -42,7 +44,14 @@ class KubeSource:
         self._writes = Writes(transport, reporter=reporter)
         self._emit: Emit = _nobody
         self.reflectors = {
-            resource.title: Reflector(transport, resource, self._pass_on, log, timing=timing, watch_list=watch_list)
+            resource.title: Reflector(
+                transport,
+                resource,
+                self._pass_on,
+                log,
+                timing=timing or (CLOSE if resource in PLACING else None),
+                watch_list=watch_list,
+            )
             for resource in kinds
         }
 
@@ -104,9 +113,7 @@ class KubeSource:
         return response.status not in (401, 403) and response.status < 500
 
     def _placing(self) -> list[Reflector]:
-        """What double bookings depend on."""
-        kinds = (resources.NODE, resources.POD)
-        return [self.reflectors[kind.title] for kind in kinds if kind.title in self.reflectors]
+        return [self.reflectors[kind.title] for kind in PLACING if kind.title in self.reflectors]
 
     async def serve(self, bus: Bus, log: Any) -> list[Subscription]:  # noqa: ARG002
         """An API server takes no orders from the bus."""

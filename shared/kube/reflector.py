@@ -137,7 +137,7 @@ class Reflector:
             if self._complete(wishes):
                 return True
         self.watches += 1
-        watch_s = SHORT_WATCH_S if self._refreshes.goal else self._timing.next_watch_s()
+        watch_s = SHORT_WATCH_S if self._refreshes.goal else self._timing.next_watch_s(listing=listing)
         query = {"watch": "1", "allowWatchBookmarks": "true", "timeoutSeconds": str(watch_s)}
         if listing:
             query |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
@@ -156,8 +156,9 @@ class Reflector:
             async for chunk in chunks:
                 self._take(lines.feed(chunk))
                 passed = not self.reflection.listing and self.reflection.version >= newest
-                if self._refreshes.completing and passed and self._complete(wishes):
-                    return True
+                again = self._refreshes.completing and passed and self._complete(wishes)
+                if again or (listing and passed and self._timing.list_s > self._timing.watch_s):
+                    return again
         self._refreshes.watch_ended()
         return False
 

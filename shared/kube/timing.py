@@ -16,6 +16,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     `silence_s`: how long a stream may be silent before it counts as dead (bookmarks come about every minute)."""
 
     watch_s: int = 300
+    list_s: int = 300
+    """As `watch_s`, of a watch that begins with a list; one that exceeds `watch_s` ends with its list."""
     silence_s: float = 150.0
     backoff_s: float = 0.2
     backoff_max_s: float = 20.0
@@ -26,6 +28,11 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     absent_s: float = 60.0
     """How often to check again for a kind that the server does not have."""
 
-    def next_watch_s(self) -> int:
+    def next_watch_s(self, *, listing: bool) -> int:
         """How long the next watch is to be kept open, in seconds."""
-        return int(self.watch_s * random.uniform(1.0, 2.0))  # noqa: S311 - jitter, not a secret
+        return int((self.list_s if listing else self.watch_s) * random.uniform(1.0, 2.0))  # noqa: S311 - jitter, not a secret
+
+
+CLOSE = Timing(watch_s=16, silence_s=40.0)
+"""For kinds that pods would wait for: only silence shows a server that hangs while its kernel acknowledges. A
+healthy one ends each of these watches, after a bookmark, before it has been silent for so long."""

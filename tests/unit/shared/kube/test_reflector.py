@@ -20,7 +20,7 @@ from shared.kube.reflect import INITIAL_END
 from shared.kube.reflector import Reflector
 from shared.kube.refreshes import SHORT_WATCHES
 from shared.kube.resources import POD
-from shared.kube.timing import SHORT_WATCH_S, Timing
+from shared.kube.timing import CLOSE, SHORT_WATCH_S, Timing
 from tests.support.waiting import eventually
 from tests.unit.shared.kube.test_http1 import Server, client, server
 from tests.unit.shared.kube.test_reflect import line, reported
@@ -93,10 +93,9 @@ class Watches:
 class Follower:
     """A running reflector, and what it has reported."""
 
-    def __init__(self, client: Http1Transport, relist_most: int) -> None:
+    def __init__(self, client: Http1Transport, timing: Timing) -> None:
         self.facts: list[Fact] = []
         self._told = asyncio.Event()
-        timing = Timing(backoff_s=0.0, backoff_max_s=0.0, relist_most=relist_most)
         self.reflector = Reflector(client, POD, self._emit, structlog.get_logger(), timing=timing)
 
     def _emit(self, facts: list[Fact]) -> None:
@@ -118,8 +117,10 @@ class Follower:
 
 
 @contextlib.asynccontextmanager
-async def following(client: Http1Transport, *, relist_most: int = 100) -> AsyncIterator[Follower]:
-    follower = Follower(client, relist_most)
+async def following(
+    client: Http1Transport, *, relist_most: int = 100, timing: Timing | None = None
+) -> AsyncIterator[Follower]:
+    follower = Follower(client, timing or Timing(backoff_s=0.0, backoff_max_s=0.0, relist_most=relist_most))
     task = asyncio.create_task(follower.reflector.run())
     try:
         yield follower
@@ -346,3 +347,18 @@ async def test_a_wish_ends_the_wait_that_a_refusing_server_has_asked_for(
         Watches(server, [pod("a", 5), end_of_list(10), STAYS_OPEN])
         await follower.reflector.refresh()
         assert reported(follower.facts) == [("put", "a@5", True)]
+
+
+async def test_a_kind_that_pods_wait_for_is_followed_by_short_watches_after_a_list_that_has_its_time(
+    server: Server, client: Http1Transport
+) -> None:
+    """The watch that began with the list would go on for minutes, and a server that hangs be noticed as late."""
+    watches = Watches(
+        server, [pod("a", 5), end_of_list(10), STAYS_OPEN], [progress(12)], [pod("b", 13), progress(14), STAYS_OPEN]
+    )
+    async with following(client, timing=CLOSE) as follower:
+        await follower.has_reported("b")
+        assert watches.begun_from == ["list", "10", "12"]
+        assert follower.reflector.lists == 1
+        assert watches.seconds[0] >= CLOSE.list_s
+        assert max(watches.seconds[1:]) < CLOSE.silence_s
