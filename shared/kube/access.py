@@ -50,6 +50,8 @@ class Access(msgspec.Struct, kw_only=True):
     certificates: Callable[[], int] = lambda: 0
     """How often the client certificate was renewed. A kept connection has the one of its opening, and the server looks
     at its end with every request."""
+    trust: Callable[[], None] = lambda: None
+    """To be called before a connection is opened: CAs that have come to the server's CA file are trusted then."""
     origin: str = ""
     """Where this was found, for people."""
 
@@ -174,12 +176,35 @@ def _access(settings: Any, authorization: Callable[[], str], origin: str, *, str
         server_name=settings.tls_server_name or "",
         proxy=settings.proxy or "",
         authorization=authorization,
+        trust=_TrustedFile(tls, settings.ssl_ca_cert).read if settings.ssl_ca_cert else lambda: None,
         origin=origin,
     )
 
 
 def _token_of(settings: Any) -> str:
     return str(settings.api_key.get("BearerToken", "")).strip()  # a token file ends with a newline
+
+
+class _TrustedFile:
+    """The file of the API server's CAs. One that comes to it later is trusted too; none is trusted less."""
+
+    def __init__(self, tls: ssl.SSLContext, file: str) -> None:
+        self._tls, self._file = tls, file
+        self._read_of = 0
+        """The file's time of change when it was read."""
+        self._unreadable = False
+
+    def read(self) -> None:
+        """Reads the file if it has changed. Where it cannot be read, the CAs that were read before stay."""
+        try:
+            if (changed := os.stat(self._file).st_mtime_ns) != self._read_of:
+                self._tls.load_verify_locations(cafile=self._file)
+                self._read_of = changed
+            self._unreadable = False
+        except OSError as error:
+            if not self._unreadable:
+                structlog.get_logger("kube").error("ca_unreadable", file=self._file, error=str(error))
+            self._unreadable = True
 
 
 class _Renewed:

@@ -41,7 +41,7 @@ class AiohttpTransport:
             ) as response:
                 return Response(response.status, await response.read(), _seconds(response.headers.get("Retry-After")))
         except aiohttp.ClientConnectorError as error:
-            raise TransportError(explain(error), sent=False) from error
+            raise TransportError(explain(getattr(error, "certificate_error", error)), sent=False) from error
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise TransportError(str(error) or f"no answer in {timeout_s:g} s") from error
 
@@ -101,6 +101,7 @@ class AiohttpTransport:
         return URL(self._access.server.rstrip("/") + path, encoded=True)
 
     def _with(self, content_type: str) -> dict[str, str]:
+        self._access.trust()  # a request may open a connection
         authorization = self._access.authorization()
         return {
             **({"Content-Type": content_type} if content_type else {}),

@@ -35,6 +35,7 @@ def transport_for(access: Access, *, max_connections: int = 64, user_agent: str 
         base_path=path,
         authorization=access.authorization,
         certificates=access.certificates,
+        trust=access.trust,
         explain=explain,
         max_connections=max_connections,
         user_agent=user_agent,

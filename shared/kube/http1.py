@@ -34,6 +34,7 @@ def _notice_its_end(transport: asyncio.BaseTransport) -> None:
 class Http1Transport:
     """`authorization` returns the header's value, or "" for none. It is called at every request, for tokens are
     renewed. `certificates` counts renewals of the client certificate: no connection of an older one is used again.
+    `trust` is called before a connection is opened.
 
     `explain` may turn a failed handshake into a sentence that says what to do.
     """
@@ -48,6 +49,7 @@ class Http1Transport:
         base_path: str = "",
         authorization: Callable[[], str] = lambda: "",
         certificates: Callable[[], int] = lambda: 0,
+        trust: Callable[[], None] = lambda: None,
         explain: Callable[[OSError], str] = str,
         max_connections: int = 64,
         user_agent: str = "kerf",
@@ -55,7 +57,7 @@ class Http1Transport:
         self._host, self._port, self._tls = host, port, tls
         self._server_name = server_name
         self._base = base_path.rstrip("/")
-        self._authorization, self._certificates = authorization, certificates
+        self._authorization, self._certificates, self._trust = authorization, certificates, trust
         self._explain = explain
         name = f"[{host}]" if ":" in host else host
         self._common = f"Host: {name}:{port}\r\nUser-Agent: {user_agent}\r\nAccept: {JSON}\r\n"
@@ -155,6 +157,7 @@ class Http1Transport:
             raise TransportError("the client is closed", sent=False)
         loop, certificate = asyncio.get_running_loop(), self._certificates()
         name = (self._server_name or self._host) if self._tls else None
+        self._trust()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
                 transport, connection = await loop.create_connection(

@@ -313,6 +313,34 @@ async def test_a_certificate_file_that_is_replaced_is_used(
     await client.close()
 
 
+@pytest.mark.parametrize("make", [transport_for, AiohttpTransport])
+async def test_a_ca_that_comes_to_the_pods_file_later_is_trusted(
+    make: MakeTransport, tmp_path: Path, names_seen: tuple[str, list[str]], authority: Path
+) -> None:
+    """As in a rotation, after which the server's certificate is of the new CA. No pod is restarted for it."""
+    (old := tmp_path / "old").mkdir()
+    pki.create_authority(old)
+    shutil.copy(old / "ca.crt", tmp_path / "ca.crt")
+    (tmp_path / "token").write_text("t")
+    host, port = names_seen[0].removeprefix("https://").split(":")
+    pod = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": port}
+    access = await load_access(environ=pod, service_account=tmp_path)
+    assert access.tls is not None
+    access.tls.load_cert_chain(authority / "client.crt", authority / "client.key")
+    client = make(access)
+    with pytest.raises(TransportError, match="CERTIFICATE_VERIFY_FAILED"):
+        await client.request("GET", "/")
+    (tmp_path / "ca.crt").write_text("half of a f")
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            with pytest.raises(TransportError):
+                await client.request("GET", "/")
+    assert [entry["event"] for entry in logs] == ["ca_unreadable"]
+    (tmp_path / "ca.crt").write_bytes((old / "ca.crt").read_bytes() + (authority / "ca.crt").read_bytes())
+    assert (await client.request("GET", "/")).status == 200
+    await client.close()
+
+
 async def test_a_token_file_of_a_kubeconfig_is_read_again(tmp_path: Path) -> None:
     (tmp_path / "tok").write_text("one")
     access = await load_access(write(tmp_path / "config", user={"tokenFile": "tok"}))
