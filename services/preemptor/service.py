@@ -221,6 +221,8 @@ class _Work:
                 save.add_done_callback(self._saves.discard)
             case m.Execute() if self._leads():  # as above: what is to protect the replacements is persisted
                 group.create_task(self._evict(command))
+            case m.Execute():  # the core did not know yet; it asks again if this instance leads again
+                self._inbox.put_nowait(_evicted(command, _unanswered(command)))
             case m.CancelPlan():
                 group.create_task(self._abandon(command))
             case m.Resize():
@@ -294,13 +296,13 @@ class _Work:
             ).answers
         except BusError as error:
             self.ctx.log.warning("evictions_unanswered", plan=command.plan_id, error=str(error))
-            answers = tuple(commands.Answer(uid=e.uid, outcome="unknown") for e in command.evictions)
+            answers = _unanswered(command)
         outcomes = {e.uid: "done" for e in command.evictions} | {a.uid: a.outcome for a in answers}
         self._traces.evict(command.plan_id, outcomes, start_ns)
         for answer in answers:
             self._evictions.add(1, answer.outcome)
         self._evictions.add(len(command.evictions) - len(answers), "done")
-        self._inbox.put_nowait(m.Evicted(command.plan_id, tuple(e.uid for e in command.evictions), answers))
+        self._inbox.put_nowait(_evicted(command, answers))
 
     async def _abandon(self, command: m.CancelPlan) -> None:
         self._traces.cancel(command.plan_id, command.reason)
@@ -310,6 +312,14 @@ class _Work:
         except BusError as error:
             # The plan's deadline has the same effect.
             self.ctx.log.warning("abandon_unanswered", plan=command.plan_id, error=str(error))
+
+
+def _evicted(command: m.Execute, answers: tuple[commands.Answer, ...]) -> m.Evicted:
+    return m.Evicted(command.plan_id, tuple(e.uid for e in command.evictions), answers)
+
+
+def _unanswered(command: m.Execute) -> tuple[commands.Answer, ...]:
+    return tuple(commands.Answer(uid=e.uid, outcome="unknown") for e in command.evictions)
 
 
 SERVICE = Preemptor

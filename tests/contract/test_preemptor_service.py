@@ -16,6 +16,7 @@ from shared.bus.nats_bus import NatsBus
 from shared.bus.port import Incoming, KvEntry
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, encode
+from shared.contracts.commands import Answer, Evict
 from shared.contracts.samples import UsageSample
 from shared.model.gpu import Inventory
 from shared.service import Context
@@ -55,6 +56,15 @@ async def test_an_agent_has_the_inventory_of_its_own_node_alone(bus: NatsBus) ->
     assert work._inbox.empty()
     await work._inventory(KvEntry(key="good", value=encode(inventory), revision=1))
     assert work._inbox.get_nowait() == m.InventorySeen(inventory)
+
+
+async def test_evictions_that_are_not_requested_since_the_lead_was_lost_are_answered(bus: NatsBus) -> None:
+    """The core asks again when this instance leads again; while it awaits an answer it would not, for a minute."""
+    work = make_work(bus)
+    eviction = Evict(uid="u", namespace="ns", name="victim", reason="for another")
+    async with asyncio.TaskGroup() as group:
+        work._carry_out(m.Execute("plan", (eviction,)), group)
+    assert work._inbox.get_nowait() == m.Evicted("plan", ("u",), (Answer(uid="u", outcome="unknown"),))
 
 
 def make_work(bus: NatsBus) -> service._Work:

@@ -22,8 +22,8 @@ from shared.model.life import ends_by
 ASK_AGAIN_S = 5.0
 """How long after a request the evictions that it left open are requested again."""
 NO_ANSWER_S = 60.0
-"""How long an answer is awaited at most. The shell gives one within 15 s of sending the request; where it has lost the
-lead a moment before it sends none."""
+"""How long an answer is awaited at most. The shell gives one within 15 s of sending the request, and at once where it
+has lost the lead a moment before and sends none."""
 
 
 class PlanExecution(msgspec.Struct):

@@ -210,7 +210,6 @@ def test_no_eviction_is_requested_again_while_an_answer_is_awaited(preemptor: Pr
 
 
 def test_an_answer_that_never_comes_holds_up_no_plan_for_ever(preemptor: Preemptor) -> None:
-    """A shell that had lost the lead a moment before has requested nothing."""
     (plan,) = preemptor.plans()
     preemptor.reserve(plan)
     assert _requests(preemptor, NO_ANSWER_S) == 1
