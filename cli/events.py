@@ -28,6 +28,7 @@ from shared.contracts.plan_texts import describe_price, list_victims
 from shared.contracts.preemption import Plan
 from shared.model.grant import Grant
 from shared.model.units import format_mib
+from shared.printable import printable_json
 
 _ABOUT = ("uid", "namespace", "name", "grant_id", "traceparent", "boot_id", "created")
 
@@ -85,7 +86,7 @@ async def run(args: argparse.Namespace) -> None:
 def _print(payload: bytes, envelope: Envelope, event: Any, *, as_json: bool) -> None:
     """Raises BrokenPipeError where nothing reads it any more."""
     if as_json:
-        sys.stdout.write(payload.decode() + "\n")
+        sys.stdout.write(printable_json(payload.decode()) + "\n")
         sys.stdout.flush()
         return
     about, said = _told(event)

@@ -7,24 +7,31 @@ import io
 import os
 import sys
 import textwrap
-from collections.abc import Collection, Coroutine
+from collections.abc import Collection, Coroutine, Iterable
 from pathlib import Path
 from typing import Any, NoReturn
 
 import msgspec
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.rule import Rule
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
 from shared.formats import decode_manifests
+from shared.printable import printable, printable_json
 from shared.redaction import redact
 
 PAGE_COLUMNS = 100
 
 
 class _Console(Console):
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Without control characters in texts. Styles are rendered later."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable(segment.text))
+
     def on_broken_pipe(self) -> None:
         """Rich would end the process here, in whatever task it is; `run_command` ends it in order."""
         raise  # noqa: PLE0704 - it is called where the BrokenPipeError is handled
@@ -45,12 +52,12 @@ def use_any_encoding() -> None:
 
 def print_json(value: Any) -> None:
     """One object alone on stdout, in UTF-8 as JSON is, whatever the terminal's encoding."""
-    text = msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    text = printable_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n"
     if not isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.write(text.decode())
+        sys.stdout.write(text)
         return
     sys.stdout.flush()
-    sys.stdout.buffer.write(text)
+    sys.stdout.buffer.write(text.encode())
     sys.stdout.buffer.flush()
 
 

@@ -17,6 +17,7 @@ from shared.model.request_limits import with_limits
 from shared.model.strategy import ISOLATION_RANK
 from shared.model.units import mib
 from shared.model.use_reader import read_max_slowdown, read_use
+from shared.printable import CONTROL
 
 MAX_NAMES = 64
 """In a list of models, generations or UUIDs: each GPU is compared with each of them."""
@@ -87,7 +88,8 @@ def _one_of(allowed: tuple[str, ...]) -> str:
 
 
 def check_lists(annotations: Mapping[str, str]) -> None:
-    """Raises RequestError if a list of models, generations or UUIDs is too long to compare GPUs with."""
+    """Raises RequestError if a list of models, generations or UUIDs is too long to compare GPUs with, or has control
+    characters: explanations repeat its names."""
     for key in _LISTS:
         text = annotations.get(key, "")
         if len(text) > MAX_LIST_CHARS:
@@ -96,6 +98,10 @@ def check_lists(annotations: Mapping[str, str]) -> None:
             )
         if (count := text.count("|") + 1) > MAX_NAMES:
             raise RequestError("bad-annotation", f"annotation {key} has {count} names; it may have {MAX_NAMES} at most")
+        if found := CONTROL.search(text):
+            raise RequestError(
+                "bad-annotation", f"annotation {key} has the control character {found[0]!r}; take it out"
+            )
 
 
 def _list(annotations: Mapping[str, str], key: str, what: str, example: str) -> tuple[str, ...]:

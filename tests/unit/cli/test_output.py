@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -22,10 +23,10 @@ from cli.ask import NotAnswered, connected
 from cli.doctor.base import CannotLook, Site
 from cli.doctor.certificates import SECRET, Certificates
 from cli.events import _told
-from cli.output import Failure, heading, new_table
+from cli.output import Failure, _Console, err, heading, new_table, out, print_json
 from shared.bus.port import Incoming, NoResponder, Unknown
 from shared.contracts import queries
-from shared.contracts.envelope import wrap
+from shared.contracts.envelope import unwrap, wrap
 from shared.contracts.events import GrantEnded, SliceImpaired
 from shared.contracts.examples import EXAMPLES
 from shared.contracts.explain import PodExplanation
@@ -55,6 +56,34 @@ def test_names_with_brackets_are_printed_as_they_are(name: str, capsys: pytest.C
     assert printed.startswith(f"team/{name}  would-wait\n")
     assert f"\n{name}, 60 s ─" in printed
     assert f"\nteam/{name} " in printed
+
+
+@pytest.mark.parametrize("control", ["\x1b", "\x9b", "\x7f"])
+def test_no_text_of_others_moves_the_cursor(control: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A tenant chooses annotations, and an operator reads them in explanations and tables."""
+    text = f"H100{control}[2J"
+    why.show(PodExplanation(namespace="team", name="p", state="would-wait", sentence=text, helps=(text,)))
+    heading(text)
+    table = new_table(text, title=text)
+    table.add_row(text)
+    out.print(table)
+    err.print(f"[red]{text}[/red]")
+    print_json({"text": text})
+    event = EXAMPLES[SliceImpaired.__name__]
+    assert isinstance(event, SliceImpaired)
+    _, payload = wrap(msgspec.structs.replace(event, sentence=text), source="/t", now_s=1)
+    events._print(payload, *unwrap(payload), as_json=True)
+    printed = "".join(capsys.readouterr())
+    assert control not in printed
+    assert printed.count("H100\ufffd[2") == 7
+    assert f"\\u{ord(control):04x}[2J" in printed
+
+
+def test_styles_are_kept_where_texts_are_cleaned() -> None:
+    console = _Console(force_terminal=True, color_system="standard", highlight=False)
+    with console.capture() as capture:
+        console.print("[red]a\x1b[2Jb[/red]\n\tc")
+    assert capture.get() == "\x1b[31ma\ufffd[2Jb\x1b[0m\n        c\n"
 
 
 def test_a_slice_that_has_lost_its_gpu_is_told_in_a_sentence() -> None:

@@ -271,6 +271,8 @@ def test_a_pod_may_be_choosy_about_its_gpus() -> None:
         ("gpu-uuid", " ", "UUIDs"),
         ("gpu-model", "|".join(f"H{i}" for i in range(65)), "has 65 names; it may have 64 at most"),
         ("gpu-uuid-not", "G" * 4097, "has 4097 characters; it may have 4096 at most"),
+        ("gpu-model", "H100\x1b[2J", r"has the control character '\x1b'; take it out"),
+        ("gpu-uuid", "GPU-1\x9b2J", r"has the control character '\x9b'; take it out"),
     ],
 )
 def test_an_invalid_annotation_is_refused_with_what_to_write(annotation: str, value: str, says: str) -> None:
