@@ -31,6 +31,7 @@ from shared.model.strategies import MIG
 from shared.model.suspension import Suspension, annotated_suspension, decode_suspension
 from shared.model.units import WHOLE_GPU_MILLI, QuantityError, milli, whole
 from shared.model.use import UseProfile
+from shared.printable import shortened
 from shared.turns.gpu_time import GpuTime, read_gpu_time
 
 GrantPhase = Literal["holding", "bound", "leaving", "reserved"]
@@ -323,9 +324,9 @@ def pod_state(pod: Pod, claims: Mapping[str, ResourceClaim] = MappingProxyType({
         if (wrong := bad_gang or bad_life) is not None:
             raise wrong
     except RequestError as error:
-        refusal, code = str(error), error.code
+        refusal, code = shortened(str(error)), error.code
     except QuantityError as error:
-        refusal, code = str(error), "not-a-quantity"
+        refusal, code = shortened(str(error)), "not-a-quantity"
     names_of = {claim.name: claim_path(pod, claim) for claim in pod.spec.resource_claims}
     return PodState(
         pod=pod,

@@ -55,6 +55,7 @@ _SHOWN = 200
 _INNERMOST = "; give each pod's subgroup by its name, and pods to the innermost ones alone"
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
+_OBJECT = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _COUNT = re.compile(r"[0-9]{1,5}")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]{0,250}[A-Za-z0-9])?")
 
@@ -110,7 +111,7 @@ class GangRef(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_gang(pod: Pod) -> GangRef | None:
     """The gang that the pod belongs to; None where it is placed by itself. Raises RequestError (bad-gang) on
-    annotations of Kerf's that make no sense."""
+    annotations of Kerf's that make no sense, and on others' that name no object."""
     notes = pod.metadata.annotations
     required, preferred = _topology(notes)
     incomplete_s = _incomplete(notes)
@@ -177,9 +178,9 @@ def _inferred(pod: Pod) -> GangRef | None:
         return _by(f"workload.scheduling.k8s.io/{ref.name}", part=ref.pod_group, instance=ref.pod_group_replica_key)
     if group := meta.labels.get(_COSCHEDULING):
         return _by(f"podgroup.scheduling.x-k8s.io/{group}")
-    if group := next((meta.annotations[key] for key in _VOLCANO if meta.annotations.get(key)), ""):
-        return _by(f"podgroup.scheduling.volcano.sh/{group}", part=meta.annotations.get(_VOLCANO_TASK, ""))
-    if group := meta.annotations.get(_KAI):
+    if group := next(filter(None, (_object(meta.annotations, key) for key in _VOLCANO)), ""):
+        return _by(f"podgroup.scheduling.volcano.sh/{group}", part=_object(meta.annotations, _VOLCANO_TASK))
+    if group := _object(meta.annotations, _KAI):
         return _by(f"podgroup.scheduling.run.ai/{group}", part=meta.labels.get(_KAI_SUBGROUP, ""))
     if group := meta.labels.get(_GROVE_GANG):
         return _by(f"podgang.scheduler.grove.io/{group}", part=meta.labels.get(_GROVE_CLIQUE, ""))
@@ -200,6 +201,18 @@ def _inferred(pod: Pod) -> GangRef | None:
     if (group := meta.labels.get(_KUBEFLOW_JOB)) and (kind := _kubeflow_kind(pod)):
         return _by(f"{kind}.kubeflow.org/{group}")
     return None
+
+
+def _object(notes: Mapping[str, str], key: str) -> str:
+    """The name of an object, or of a part of it, in an annotation of others'. Unlike labels, annotations have no bound,
+    and the name is in each explanation of the pod and of its gang."""
+    name = notes.get(key, "")
+    if name and not _OBJECT.fullmatch(name):
+        raise _bad(
+            f"annotation {key} is {name[:_SHOWN]!r}; it must be the name of an object: at most 253 lower-case letters, "
+            f"digits, dots and dashes. Or set {names.ANNOTATION_GANG}: {NONE}"
+        )
+    return name
 
 
 def with_group_size(given: Gang, size: int) -> Gang:
@@ -247,6 +260,9 @@ def _topology(notes: Mapping[str, str]) -> tuple[str, str]:
     """(required, preferred) node labels."""
     text = notes.get(names.ANNOTATION_GANG_TOPOLOGY)
     if text is None:
+        for key in (_KUEUE_REQUIRED, _KUEUE_PREFERRED):
+            if (label := notes.get(key)) and not _LABEL.fullmatch(label):
+                raise _bad(f"annotation {key} is {label[:_SHOWN]!r}; it must be a node label")
         return notes.get(_KUEUE_REQUIRED, ""), notes.get(_KUEUE_PREFERRED, "")
     levels = {"required": "", "preferred": ""}
     for entry in text.split(","):

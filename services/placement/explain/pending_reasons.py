@@ -15,6 +15,7 @@ from shared.book.states import PodState
 from shared.contracts.commands import ReportPending
 from shared.contracts.events import GangWaiting, PlacementRejected
 from shared.contracts.explain import PodExplanation, Reason
+from shared.printable import shortened
 
 _MATES_MOST = 63
 """How many members of a gang are reported together: their messages are sent as one."""
@@ -237,7 +238,7 @@ def _report(state: PodState, sentence: str, reason: str) -> ReportPending:
         namespace=meta.namespace,
         name=meta.name,
         reason=reason,
-        message=sentence,
+        message=shortened(sentence),
         resource_version=meta.resource_version,
     )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +16,7 @@ from services.placement.core import Core
 from services.placement.leader.capacity_wanted import CapacityWatch
 from services.placement.leader.log_client import LogClient
 from services.placement.leader.traces import Traces
-from services.placement.protocol.write_batcher import PART_MOST
+from services.placement.protocol.write_batcher import PART_MOST, RECORD_MOST_BYTES
 from services.placement.queries.responder import responder
 from shared.bus.feed import Feed
 from shared.bus.port import BusError, Incoming, KvEntry, NoResponder, NotTaken, Refused, Subscription, Unknown
@@ -370,8 +371,8 @@ class LeaderSession:
     async def _send_patches(self, command: m.SendPatches) -> None:
         """In parts, one after another: orders and answers must each fit into a message, and a watcher answers within
         seconds."""
-        for start in range(0, len(command.patches), PART_MOST):
-            await self._send_part(command.patches[start : start + PART_MOST])
+        for part in _parts(command.patches):
+            await self._send_part(part)
 
     async def _send_part(self, patches: tuple[commands.Patch, ...]) -> None:
         touched = {patch.uid for patch in patches if isinstance(patch, commands.TouchPod)}
@@ -416,3 +417,18 @@ class LeaderSession:
         if not task.cancelled() and task.exception() is not None and not self._failure.done():
             self._failure.set_result(repr(task.exception()))
             self._put(m.Tick(time.time()))
+
+
+def _parts(patches: Sequence[commands.Patch]) -> Iterator[tuple[commands.Patch, ...]]:
+    """Each fits into a message. A patch that does not by itself takes no other with it."""
+    part: list[commands.Patch] = []
+    room = RECORD_MOST_BYTES
+    for patch in patches:
+        size = len(encode(patch))
+        if part and (size > room or len(part) == PART_MOST):
+            yield tuple(part)
+            part, room = [], RECORD_MOST_BYTES
+        part.append(patch)
+        room -= size
+    if part:
+        yield tuple(part)

@@ -81,10 +81,7 @@ MUTANTS = [
         name="orders-in-one-message",
         what="orders for all pods go in one message, which NATS does not take",
         file=_SESSION,
-        old=(
-            "        for start in range(0, len(command.patches), PART_MOST):\n"
-            "            await self._send_part(command.patches[start : start + PART_MOST])\n"
-        ),
+        old=("        for part in _parts(command.patches):\n            await self._send_part(part)\n"),
         new="        await self._send_part(command.patches)\n",
         tests=(_OF_SESSION + "test_orders_for_many_pods_go_in_parts_that_fit_into_messages",),
     ),

@@ -162,6 +162,12 @@ def test_kerfs_annotations_take_precedence_over_other_gang_formats() -> None:
     (kerf(gang="g", gang_size="4", gang_topology="rack"), "required=LEVEL"),
     (kerf(gang="g", gang_size="4", gang_topology="required=rack,required=zone"), "required=LEVEL"),
     (kerf(gang="g", gang_size="4", gang_topology="required=not a label"), "required=LEVEL"),
+    ({"pod-group-name": "g" * 254}, "at most 253"),
+    ({"scheduling.volcano.sh/group-name": "g\x1b[2J"}, "at most 253"),
+    ({"scheduling.k8s.io/group-name": "G"}, "at most 253"),
+    ({"scheduling.volcano.sh/group-name": "g", "volcano.sh/task-spec": "t" * 254}, "at most 253"),
+    ({"kueue.x-k8s.io/podset-required-topology": "a" * 253}, "must be a node label"),
+    ({"kueue.x-k8s.io/podset-preferred-topology": "rack\x1b[2J"}, "must be a node label"),
 ])  # fmt: skip
 def test_an_invalid_policy_is_refused_with_what_to_write(notes: dict[str, str], says: str) -> None:
     with pytest.raises(RequestError, match=says) as refused:

@@ -20,7 +20,7 @@ from shared.bus.port import Incoming, Refused
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.commands import AnnounceEvent, Answer, Answers, PatchBatch, TouchPod
+from shared.contracts.commands import AnnounceEvent, Answer, Answers, PatchBatch, ReportPending, TouchPod
 from shared.contracts.facts import SnapshotPage, SnapshotRequest
 from shared.contracts.log import Decision, DecisionBatch, ReadyRecord, TermRecord
 from shared.contracts.node_commands import Accepted, Beat, NodeSync, NodeSyncAnswer
@@ -238,6 +238,23 @@ async def test_orders_for_many_pods_go_in_parts_that_fit_into_messages(bus: Nats
     assert max(size for _, size in sizes) < 1_000_000
     heard = [session._inbox.get_nowait() for _ in range(session.waiting)]
     assert sum(len(event.answers) for event in heard) == len(pods)
+    await session.close()
+
+
+async def test_reports_of_many_bytes_go_in_parts_too(bus: NatsBus) -> None:
+    arrived: list[str] = []
+
+    async def watch(incoming: Incoming) -> None:
+        patches = decode(incoming.payload, PatchBatch).patches
+        arrived.extend(patch.uid for patch in patches)
+        await bus.respond(incoming, encode(Answers(answers=())))
+
+    await bus.subscribe(subjects.CMD_PATCH, watch)
+    session = await new_session(bus)
+    long = [ReportPending(uid=f"{i}", namespace="n", name="p", reason="R", message="x" * 32_000) for i in range(100)]
+    too_long = ReportPending(uid="too-long", namespace="n", name="p", reason="R", message="x" * 2_000_000)
+    await session._send_patches(m.SendPatches((*long[:50], too_long, *long[50:])))
+    assert arrived == [patch.uid for patch in long]
     await session.close()
 
 
