@@ -33,6 +33,7 @@ from services.node_agent.strategies.slice_registry import Loan, SliceRegistry
 from services.node_agent.strategies.slices import Key, Part, Slice
 from services.node_agent.strategies.suspension import Suspender
 from shared.model import names
+from shared.model.life import lost_s
 from shared.model.suspension import goes_to_host
 from shared.model.units import MIB, WHOLE_GPU_MILLI
 from shared.service import Context
@@ -295,7 +296,8 @@ class Bursts:
         return min(beyond or having, key=self._price, default=None)
 
     def _price(self, uid: str) -> tuple[tuple[int, int], int, str]:
-        """By rank, then by the GPU time that is lost: its part of the GPUs times its run time, or its restart-cost."""
+        """By rank, then by the GPU time that is lost: its part of the GPUs times its run time, or its restart-cost
+        within the bound of `lost_s`."""
         mine = [slice_ for slice_ in self._registry.slices if slice_.uid == uid]
         sizes = self._sizes()
         milli = sum(
@@ -304,10 +306,9 @@ class Bursts:
             for part in slice_.parts
         )
         known = self._agent.store.find_by_pod(uid)
-        lost_s = None if known is None else known.grant.grant.restart_cost_s
-        if lost_s is None:
-            lost_s = max((self._registry.age_s(slice_.key) for slice_ in mine), default=0)
-        return min(slice_.rank for slice_ in mine), milli * lost_s, uid
+        cost_s = None if known is None else known.grant.grant.restart_cost_s
+        run_s = max((self._registry.age_s(slice_.key) for slice_ in mine), default=0)
+        return min(slice_.rank for slice_ in mine), milli * lost_s(cost_s, run_s), uid
 
     async def _take(self, victim: str, uuid: str, held_mib: int, taken: _Taken) -> None:
         """Takes the GPU from a pod that has not given back what was lent to it. One that has it in spite of a

@@ -9,7 +9,7 @@ import msgspec
 
 from shared.book.book import Book
 from shared.book.states import PodState
-from shared.model.life import NOT_PREEMPTIBLE, created_at, started_at
+from shared.model.life import NOT_PREEMPTIBLE, created_at, lost_s, started_at
 from shared.model.objects import Volume
 from shared.model.selectors import labels_match
 
@@ -42,13 +42,13 @@ def gpu_milli(state: PodState, book: Book) -> int:
 
 
 def price_of(state: PodState, book: Book, now: float) -> DisruptionCost:
-    """Returns the cost of a disruption: the pod's GPUs times its run time, or times its `restart-cost`."""
+    """Returns the cost of a disruption: the pod's GPUs times its run time, or times its `restart-cost` within
+    the bound of `lost_s`."""
     started = started_at(state.pod)
-    lost_s = state.life.restart_cost_s
-    if lost_s is None:
-        lost_s = 0 if started is None else max(0, round(now - started))
+    run_s = 0 if started is None else max(0, round(now - started))
     milli = gpu_milli(state, book)
-    return DisruptionCost(milli * lost_s, milli, state.uid, state.charged, round(created_at(state.pod) or 0))
+    price = milli * lost_s(state.life.restart_cost_s, run_s)
+    return DisruptionCost(price, milli, state.uid, state.charged, round(created_at(state.pod) or 0))
 
 
 def why_not_disruptable(

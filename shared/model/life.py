@@ -56,6 +56,8 @@ DEFAULT_GRACE_S = 30
 """Kubernetes' default grace period."""
 STUCK_S = 30.0
 """A pod that still exists so long after its grace period is not waited for."""
+START_MOST_S = 3600
+"""How much more than its run time so far a restart may cost: what a program loads before it runs."""
 
 
 def read_life(pod: Pod) -> Life:
@@ -95,6 +97,12 @@ def disruption_note(pod: Pod) -> dict[str, str]:
     if _DO_NOT_DISRUPT in pod.metadata.annotations or (life.preemptible and not life.min_runtime_s):
         return {}
     return {_DO_NOT_DISRUPT: f"{life.min_runtime_s}s" if life.preemptible else "true"}
+
+
+def lost_s(restart_cost_s: int | None, run_s: int) -> int:
+    """The seconds that a restart costs a pod that has run for `run_s`. A pod can change its annotation at any time, so
+    it is bounded by what can be lost."""
+    return run_s if restart_cost_s is None else min(restart_cost_s, run_s + START_MOST_S)
 
 
 def started_at(pod: Pod) -> float | None:

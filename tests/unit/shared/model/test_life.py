@@ -7,7 +7,7 @@ from math import inf
 import msgspec
 import pytest
 
-from shared.model.life import DEFAULT_GRACE_S, UNTOLD, disruption_note, grace_s, read_life
+from shared.model.life import DEFAULT_GRACE_S, UNTOLD, disruption_note, grace_s, lost_s, read_life
 from shared.model.request import RequestError
 from tests.support import build
 
@@ -24,6 +24,11 @@ def test_its_own_grace_period_or_the_one_that_it_was_deleted_with(
         pod, metadata=msgspec.structs.replace(pod.metadata, deletion_grace_period_seconds=given)
     )
     assert grace_s(deleted) == expected
+
+
+@pytest.mark.parametrize(("cost", "expected"), [(None, 100), (0, 0), (50, 50), (3_700, 3_700), (999_999_999, 3_700)])
+def test_a_restart_costs_at_most_the_run_time_and_a_start(cost: int | None, expected: int) -> None:
+    assert lost_s(cost, 100) == expected
 
 
 def test_a_pod_may_say_that_it_is_never_preempted() -> None:

@@ -48,6 +48,15 @@ def test_a_declared_restart_cost_sets_the_price() -> None:
     assert preemptor.victims() == [["old"]]
 
 
+def test_a_declared_restart_cost_is_bounded_by_what_can_be_lost() -> None:
+    """A pod may change it at any time: without a bound it would be the last victim among equals."""
+    preemptor = Preemptor("n")
+    preemptor.run("old", "n", 0, ran_s=9_000)
+    preemptor.run("young", "n", 1, ran_s=10, annotations={"kerf.dev/restart-cost": "999999999"})
+    preemptor.wait("high")
+    assert preemptor.victims() == [["young"]]
+
+
 def test_the_node_with_the_lowest_cost_is_chosen() -> None:
     preemptor = Preemptor("a", "b")
     for node, ran_s in (("a", 5_000), ("b", 50)):
