@@ -94,5 +94,10 @@ esac
         script = [str(FOLDER / "kubectl-kerf"), "what-if", "-f", name, "--json"]
         done = subprocess.run(script, env=env, input=given, capture_output=True, text=True, check=True)
         assert done.stdout.splitlines()[1:] == ["<what-if>", "<-f>", "<->", "<--json>", "kind: Pod"]
-    done = subprocess.run([*script[:3], "nowhere"], env=env, capture_output=True, text=True, check=False)
+        for word in (f"--file={name}", f"-f{name}", f"-f={name}"):
+            script = [str(FOLDER / "kubectl-kerf"), "what-if", word, "--json"]
+            done = subprocess.run(script, env=env, input=given, capture_output=True, text=True, check=True)
+            assert done.stdout.splitlines()[1:] == ["<what-if>", "<--file=->", "<--json>", "kind: Pod"]
+    script = [str(FOLDER / "kubectl-kerf"), "what-if", "-f", "nowhere"]
+    done = subprocess.run(script, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (1, "kubectl kerf: nowhere cannot be read\n")
