@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
 import os
 import sys
@@ -19,11 +20,13 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from shared.contracts.base import ContractError
 from shared.formats import decode_manifests
 from shared.printable import printable, printable_json
 from shared.redaction import redact
 
 PAGE_COLUMNS = 100
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
 class _Console(Console):
@@ -108,17 +111,35 @@ def fail(error: Failure) -> NoReturn:
 
 
 def run_command(command: Coroutine[Any, Any, None]) -> None:
-    """Runs a command to its end. Ends the process with 1 on a Failure, with 141 where nothing reads its output any
-    more, and with 130 when it is interrupted."""
+    """Runs a command to its end. Ends the process with 1 on a Failure, where an answer cannot be read and where there
+    is no room for what is written, with 141 where nothing reads its output any more, and with 130 when it is
+    interrupted."""
     try:
         asyncio.run(command)
+        sys.stdout.flush()
     except Failure as error:
         fail(error)
+    except ContractError as error:
+        fail(
+            Failure(
+                f"an answer cannot be read: {error}. Is the service of another version? Use the kerf of its version"
+            )
+        )
     except BrokenPipeError:  # whatever read this has ended, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes once more when it ends
+        _write_no_more()
         sys.exit(141)
+    except OSError as error:
+        if error.errno not in _FULL:
+            raise
+        _write_no_more()
+        fail(Failure(f"{error.strerror}: not all was written. Make room there, or write it elsewhere"))
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _write_no_more() -> None:
+    """Python flushes stdout once more when it ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def read_text(file: str) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from cli.output import Failure
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.service import Context, Lifecycle, load, running
@@ -96,14 +97,19 @@ def _port_of(admission: Context) -> int:
 
 
 async def _ready(services: Mapping[str, Context], *, timeout_s: float = 60.0) -> None:
-    """Waits until every service is ready. Raises RuntimeError naming the one that is not."""
+    """Waits until every service is ready. Raises Failure naming those that are not."""
     deadline = asyncio.get_running_loop().time() + timeout_s
     while True:
         waiting = {name: ctx.health.report()["parts"] for name, ctx in services.items() if not ctx.health.ready}
         if not waiting:
             return
         if asyncio.get_running_loop().time() > deadline:
-            raise RuntimeError(f"not ready after {timeout_s:g} s: {waiting}")
+            why = {
+                name: ", ".join(f"{part}: {one['detail']}" for part, one in parts.items() if not one["ok"])
+                for name, parts in waiting.items()
+            }
+            said = "; ".join(f"{name} ({parts or 'starting'})" for name, parts in why.items())
+            raise Failure(f"not ready after {timeout_s:g} s: {said}. If the machine was busy, try again")
         await asyncio.sleep(0.02)
 
 

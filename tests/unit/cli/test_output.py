@@ -23,9 +23,11 @@ from cli.ask import NotAnswered, connected
 from cli.doctor.base import CannotLook, Site
 from cli.doctor.certificates import SECRET, Certificates
 from cli.events import _told
-from cli.output import Failure, _Console, err, heading, new_table, out, print_json
+from cli.output import Failure, _Console, err, heading, new_table, out, print_json, run_command
 from shared.bus.port import Incoming, NoResponder, Unknown
 from shared.contracts import queries
+from shared.contracts.base import decode
+from shared.contracts.commands import SimAnswer
 from shared.contracts.envelope import unwrap, wrap
 from shared.contracts.events import GrantEnded, SliceImpaired
 from shared.contracts.examples import EXAMPLES
@@ -125,6 +127,33 @@ def test_a_reader_of_the_output_that_ends_is_no_error_of_the_command() -> None:
     made = subprocess.run([sys.executable, "-c", program], stdout=write, stderr=subprocess.PIPE, check=False)
     os.close(write)
     assert (made.returncode, made.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import sys; sys.argv = ['kerf', 'completion', 'bash']; from cli.__main__ import main; main()",
+        "from cli.output import *\nasync def say_much(): say('a')\nrun_command(say_much())",
+    ],
+    ids=["buffered", "printed"],
+)
+def test_a_full_disk_ends_a_command_with_a_sentence(program: str) -> None:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        made = subprocess.run(
+            [sys.executable, "-c", program], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    said = "kerf: No space left on device: not all was written. Make room there, or write it elsewhere\n"
+    assert (made.returncode, made.stderr) == (1, said)
+
+
+def test_an_answer_of_another_version_ends_a_command_with_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    async def command() -> None:
+        decode(b'{"applied": "one"}', SimAnswer)
+
+    with pytest.raises(SystemExit) as ended:
+        run_command(command())
+    assert ended.value.code == 1
+    assert "Is the service of another version?" in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_narrow_terminal_cuts_no_name_off() -> None:
