@@ -84,14 +84,14 @@ async def run(args: argparse.Namespace) -> None:
 
 
 def _print(payload: bytes, envelope: Envelope, event: Any, *, as_json: bool) -> None:
-    """Raises BrokenPipeError where nothing reads it any more."""
+    """With the time in UTC to milliseconds. Raises BrokenPipeError where nothing reads it any more."""
     if as_json:
         sys.stdout.write(printable_json(payload.decode()) + "\n")
         sys.stdout.flush()
         return
     about, said = _told(event)
     out.print(
-        f"[dim]{envelope.time[11:23]}[/dim] "
+        f"[dim]{envelope.time[:23]}Z[/dim] "
         f"[bold]{envelope.type.removeprefix('dev.kerf.').removesuffix('.v1')}[/bold] {escape(about)} "
         f"{escape(said)}"
     )

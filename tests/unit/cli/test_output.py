@@ -203,6 +203,14 @@ async def test_csv_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch, caps
     assert "4321 more rows are left out; --most 4322 has them" in printed.err
 
 
+def test_an_event_is_printed_with_its_date_and_zone(capsys: pytest.CaptureFixture[str]) -> None:
+    event = EXAMPLES[GrantEnded.__name__]
+    assert isinstance(event, GrantEnded)
+    _, payload = wrap(event, source="/t", now_s=1_795_600_000.25)
+    events._print(payload, *unwrap(payload), as_json=False)
+    assert capsys.readouterr().out.startswith("2026-11-25T09:46:40.250Z grant.ended ")
+
+
 async def test_events_end_with_what_reads_them(monkeypatch: pytest.MonkeyPatch) -> None:
     handlers: list[Callable[[Incoming], Awaitable[None]]] = []
 
