@@ -4,11 +4,13 @@ import base64
 from datetime import UTC, datetime, timedelta
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature
 
 from cli.doctor.base import CannotLook, Finding, Site, Status
 
 FAIL_DAYS, WARN_DAYS = 3, 21
 WEBHOOK = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/kerf-dialects"
+_LOOK = "look at ConfigMap kerf-status and the log of kerf-operator"
 SECRET = "/api/v1/namespaces/kerf-system/secrets/kerf-admission"  # noqa: S105 - a path
 
 
@@ -35,13 +37,18 @@ class Certificates:
             text = "there is no webhook kerf-dialects: pods in other systems' words are not read"
             return [Finding(self.name, "warn", text, "apply k8s/24-webhook.yaml, if they should be")]
         findings = []
-        bundle = webhook["webhooks"][0].get("clientConfig", {}).get("caBundle", "")
-        if not bundle:
-            text = "the webhook kerf-dialects has no caBundle: the API server refuses every pod that it is asked about"
-            findings.append(
-                Finding(self.name, "fail", text, "look at ConfigMap kerf-status and the log of kerf-operator")
+        entries: dict[str, list[str]] = {}
+        """Names by bundle: each entry of the configuration has its own."""
+        for entry in webhook["webhooks"]:
+            entries.setdefault(entry.get("clientConfig", {}).get("caBundle", ""), []).append(entry.get("name", ""))
+        if without := entries.pop("", None):
+            text = (
+                f"the webhook kerf-dialects has no caBundle for {', '.join(without)}: the API server refuses every pod "
+                "that it is asked about"
             )
-        for ca in x509.load_pem_x509_certificates(base64.b64decode(bundle)) if bundle else ():
+            findings.append(Finding(self.name, "fail", text, _LOOK))
+        trusted = {bundle: x509.load_pem_x509_certificates(base64.b64decode(bundle)) for bundle in entries}
+        for ca in dict.fromkeys(ca for cas in trusted.values() for ca in cas):
             findings.append(judge("the webhook's CA", ca))
         try:
             secret = await site.get(SECRET)
@@ -50,12 +57,25 @@ class Certificates:
             return [*findings, Finding(self.name, "warn", text, error.remedy)]
         if secret is None:
             text = "there is no Secret kerf-admission, so the webhook has no certificate"
-            return [
-                *findings,
-                Finding(self.name, "fail", text, "look at ConfigMap kerf-status and the log of kerf-operator"),
-            ]
-        leaf = x509.load_pem_x509_certificates(base64.b64decode(secret["data"]["tls.crt"]))[0]
-        return [*findings, judge("the webhook's certificate", leaf)]
+            return [*findings, Finding(self.name, "fail", text, _LOOK)]
+        chain = x509.load_pem_x509_certificates(base64.b64decode(secret["data"]["tls.crt"]))
+        findings.append(judge("the webhook's certificate", chain[0]))
+        for bundle, cas in trusted.items():
+            if not any(_issued(one, ca) for one in chain for ca in cas):
+                text = (
+                    f"no CA of the webhook kerf-dialects for {', '.join(entries[bundle])} has issued the webhook's "
+                    "certificate: the API server refuses every pod that it is asked about"
+                )
+                findings.append(Finding(self.name, "fail", text, _LOOK))
+        return findings
+
+
+def _issued(certificate: x509.Certificate, ca: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(ca)
+    except (ValueError, TypeError, InvalidSignature):  # another issuer, another kind of key, another key
+        return False
+    return True
 
 
 def judge(what: str, certificate: x509.Certificate, now: datetime | None = None) -> Finding:
