@@ -16,7 +16,7 @@ from shared.model.autoscale import AutoscaleError, read_autoscale
 from shared.model.gang import read_gang
 from shared.model.kube_object import ANNOTATIONS_MAX_BYTES, annotations_bytes
 from shared.model.life import read_life
-from shared.model.objects import Pod
+from shared.model.objects import Container, Pod
 from shared.model.request import RequestError
 from shared.model.request_reader import has_gpu_request, read_request
 from shared.model.resize import ResizeError, read_resize
@@ -237,11 +237,16 @@ def is_amount(value: object, number: int) -> bool:
 
 
 def check_ephemeral(pod: Json) -> None:
-    for container in (pod.get("spec") or {}).get("ephemeralContainers") or ():
-        if any(name.startswith(names.PREFIX) for half in amounts(container).values() for name in half):
+    found = _lenient((pod.get("spec") or {}).get("ephemeralContainers") or ())
+    try:
+        ephemeral = msgspec.convert(found, tuple[Container, ...])
+    except msgspec.ValidationError as error:
+        raise RequestError("malformed", f"spec.ephemeralContainers cannot be read: {error}") from None
+    for container in ephemeral:
+        if any(name.startswith(names.PREFIX) for name in (*container.resources.limits, *container.resources.requests)):
             raise RequestError(
                 "ephemeral-gpu",
-                f"ephemeral container {container.get('name', '')!r} asks for a GPU; a debug container cannot "
+                f"ephemeral container {container.name!r} asks for a GPU; a debug container cannot "
                 "have one of its own. Name targetContainerName and debug inside that container's share",
             )
 

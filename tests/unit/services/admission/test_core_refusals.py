@@ -318,6 +318,14 @@ BAD: list[tuple[str, dict[str, Any], str, str]] = [
         "malformed",
         "$.metadata.annotations",
     ),
+    ("null as an ephemeral container", pod(container(gpu=1), ephemeralContainers=[None]), "malformed", "$[0]"),
+    ("ephemeral containers as text", pod(container(gpu=1), ephemeralContainers="debug"), "malformed", "ephemeral"),
+    (
+        "resources of an ephemeral container as a list",
+        pod(container(gpu=1), ephemeralContainers=[{"name": "debug", "resources": ["kerf.dev/gpu"]}]),
+        "malformed",
+        "$[0].resources",
+    ),
     ("spec as text", {"metadata": {}, "spec": "gpu please"}, "malformed", "$.spec"),
 ]
 
