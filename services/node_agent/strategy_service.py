@@ -94,9 +94,9 @@ class Strategies:
         cgroups = PodCgroups(Path(config.cgroup_dir))
         copies = CopyRecord(ctx, config, lambda uid: living_by_gpu(self._registry, agent.live(), uid))
         self.host_memory = copies.told
-        locks = LockPool(self.libcuda(), run / "parked.json", config.copies_at_once)
+        locks = LockPool(self.libcuda, run / "parked.json", config.copies_at_once)
         self._checkpointer = Checkpointer(locks, cgroups, copied=copies.copied)
-        self._locks = GpuLocks(self.libcuda(), run)
+        self._locks = GpuLocks(self.libcuda, run)
         quantum = QuantumPolicy(least_milli=config.least_milli)
         self._time_slicer = TimeSlicer(self._registry, self._locks, quantum, clock)
         watch = SliceWatch(

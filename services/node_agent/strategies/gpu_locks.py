@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.locks import Library, LockError, Locks
 
 _JOURNALS = "locks*.json"
 """`locks.json` is that of the single worker of former versions."""
 
 
 class GpuLocks:
-    def __init__(self, library: str, folder: Path) -> None:
-        """`library`: path of the driver's libcuda. `folder` holds the journals; a reboot must empty it."""
+    def __init__(self, library: Library, folder: Path) -> None:
+        """`folder` holds the journals; a reboot must empty it."""
         self._library, self._folder = library, folder
         self._of: dict[str, Locks] = {}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import structlog
 
 from services.node_agent.moves import Step
-from services.node_agent.strategies.locks import ANSWER_S, LOCK_MS, PATIENCE_MS, LockError, Locks
+from services.node_agent.strategies.locks import ANSWER_S, LOCK_MS, PATIENCE_MS, Library, LockError, Locks
 
 WORKERS = 8
 """As many copies go on at once as a usual node has GPUs."""
@@ -25,7 +25,7 @@ log = structlog.get_logger("lock_pool")
 class LockPool:
     def __init__(
         self,
-        library: str,
+        library: Library,
         journal: Path,
         workers: int = WORKERS,
         *,

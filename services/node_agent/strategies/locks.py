@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import structlog
@@ -27,6 +28,9 @@ PATIENCE_MS = 2_000
 COPY_S = 120.0
 """Timeout of a copy of GPU memory to the host or back, which runs at about 10 GB per second."""
 
+Library = str | Callable[[], str]
+"""Path of the driver's libcuda, or what returns it when a worker starts: the driver may come after the agent."""
+
 log = structlog.get_logger("locks")
 
 
@@ -38,17 +42,21 @@ class NoAnswer(LockError):
     """The driver hangs. The worker was killed, and its successor has undone all locks."""
 
 
+class NoWorker(LockError):
+    """No worker could be started: there is no driver, or it does not work now. That says nothing of the process."""
+
+
 class Locks:
     def __init__(
         self,
-        library: str,
+        library: Library,
         journal: Path,
         *,
         answer_s: float = ANSWER_S,
         lock_ms: int = LOCK_MS,
         patience_ms: int = PATIENCE_MS,
     ) -> None:
-        """`library`: path of the driver's libcuda. `journal`: a file on the host, in a folder that a reboot empties."""
+        """`journal`: a file on the host, in a folder that a reboot empties."""
         self._library, self._journal = library, journal
         self._answer_s, self._lock_ms, self._patience_ms = answer_s, lock_ms, patience_ms
         self._worker: asyncio.subprocess.Process | None = None
@@ -210,7 +218,7 @@ class Locks:
         worker = await asyncio.create_subprocess_exec(
             sys.executable,
             lock_worker.__file__,
-            self._library,
+            self._library if isinstance(self._library, str) else self._library(),
             str(self._journal),
             str(self._patience_ms),
             stdin=asyncio.subprocess.PIPE,
@@ -224,7 +232,10 @@ class Locks:
         except TimeoutError:
             line = b""
         if line.strip() != b"ready":
-            raise LockError(f"the driver's locks cannot be used: {await self._end(worker)}")
+            why = await self._end(worker)
+            # The worker's AttributeError: a driver before r570 has no locks, and stays while programs use it.
+            kind = LockError if why.startswith("AttributeError") else NoWorker
+            raise kind(f"the driver's locks cannot be used: {why}")
         self._worker = worker
         return worker
 

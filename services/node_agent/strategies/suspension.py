@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from weakref import WeakValueDictionary
 
 import msgspec
+import structlog
 
 from services.node_agent.messages import SuspendResult, SuspendTask
 from services.node_agent.moves import Move
@@ -16,7 +17,7 @@ from services.node_agent.strategies.base import Driver, Unadjustable
 from services.node_agent.strategies.checkpointing import Checkpointer, PartialCheckpoint
 from services.node_agent.strategies.hooks import Hooks
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
-from services.node_agent.strategies.locks import LockError
+from services.node_agent.strategies.locks import LockError, NoWorker
 from services.node_agent.strategies.rules import Override
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, slice_of
@@ -25,6 +26,8 @@ from shared.contracts.node_commands import LiveSlice
 from shared.model.strategies import StrategyName, registered
 from shared.model.suspension import Suspension, goes_to_host
 from shared.model.units import MIB, WHOLE_GPU_MILLI
+
+log = structlog.get_logger("suspension")
 
 Changed = list[tuple[LiveSlice, Override]]
 """The slices that were changed, each with its previous override."""
@@ -274,9 +277,9 @@ class Suspender:
         it could not be stopped at this time.
 
         `still` says whether it is to be tried, asked when nothing else changes the pod's slices. Nor is it while the
-        host has no room, which says nothing of the program. After a failure a part of the pod may still be on the host:
-        `is_on_host` says so. `move`: its programs may have to come back to other GPUs; `immovable` is called with why
-        they cannot.
+        host has no room or the driver's locks cannot be used, which says nothing of the program. After a failure a part
+        of the pod may still be on the host: `is_on_host` says so. `move`: its programs may have to come back to other
+        GPUs; `immovable` is called with why they cannot.
         """
         async with self.alone_with((uid,), move):
             if not still() or self.waits_on_host(uid):
@@ -288,7 +291,11 @@ class Suspender:
             stopped: tuple[int, ...] = ()
             try:
                 # Once, and before the pod stands still: it does not wait for other pods' copies with all of it locked.
-                if await self._checkpointer.take_room(uid, bytes_of, waits=False):
+                try:
+                    if await self._checkpointer.take_room(uid, bytes_of, waits=False):
+                        return None
+                except NoWorker as error:
+                    log.warning("not_rehearsed", pod=uid, why=str(error), effect="it is tried again")
                     return None
                 gate.hold()
                 stopped = await self._checkpointer.stop((uid,), gate)

@@ -27,6 +27,7 @@ from tests.support.enforcement import count, orders, prove
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent
 from tests.support.waiting import eventually
+from tests.unit.services.node_agent.cdi.hosts import NVRM, VERSION, FakeHost
 
 SHARES = (
     "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); p = ctypes.c_uint64(); c = ctypes.c_void_p(); "
@@ -136,4 +137,26 @@ async def test_a_program_that_can_be_checkpointed_has_been_on_the_host_once_and_
         assert orders(host, "low").gpu[0].memory_limit_bytes == 64 << 20
         assert (await say(bus, takes_turns("low", CHECKPOINT))).suspension == CHECKPOINT
         assert (await told(bus, 2)).cannot_checkpoint == {}
+    assert impaired == []
+
+
+async def test_a_driver_that_is_loaded_after_the_agent_has_begun_checkpoints(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    build: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    low: Callable[[str], Low],
+    impaired: list[SliceImpaired],
+) -> None:
+    async with agent(nats, host, **settings | {"libcuda": ""}):
+        await started(bus, kubelet, takes_turns("low"))
+        FakeHost(host).module(NVRM)
+        (host / "usr/lib64").mkdir(parents=True)
+        (host / f"usr/lib64/libcuda.so.{VERSION}").symlink_to(build / "libcuda.so.1")
+        program = low("")
+        count(host, "low", 64)
+        await eventually(lambda: b'"rehearsed":true' in (host / "state" / "agent.json").read_bytes())
+        assert (program.state, program.mib_on_gpu) == (0, 64)
     assert impaired == []

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from services.node_agent.strategies.lock_worker import started
-from services.node_agent.strategies.locks import LockError, Locks
+from services.node_agent.strategies.locks import LockError, Locks, NoWorker
 from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[5]
@@ -153,8 +153,19 @@ async def test_a_hanging_driver_costs_only_the_worker(tmp_path: Path, hanging: s
 
 
 async def test_a_driver_without_locks_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(LockError, match="cannot be used"):
+    with pytest.raises(LockError, match="cannot be used") as found:
         await Locks(ctypes.util.find_library("c") or "libc.so.6", tmp_path / "locks.json").start()
+    assert not isinstance(found.value, NoWorker), "that is so as long as the driver is loaded"
+
+
+async def test_a_driver_that_comes_after_the_agent_is_found(tmp_path: Path, stubborn: str) -> None:
+    library = "/nowhere/libcuda.so.1"
+    locks = Locks(lambda: library, tmp_path / "locks.json")
+    with pytest.raises(NoWorker, match="cannot open shared object"):
+        await locks.state(os.getpid())
+    library = stubborn
+    assert await locks.state(os.getpid()) == 0
+    await locks.close()
 
 
 @contextlib.contextmanager

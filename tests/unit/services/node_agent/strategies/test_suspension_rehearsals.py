@@ -11,7 +11,7 @@ import pytest
 
 from services.node_agent.strategies.checkpointing import Checkpointer
 from services.node_agent.strategies.lock_worker import CHECKPOINTED, LOCKED, RUNNING
-from services.node_agent.strategies.locks import LockError
+from services.node_agent.strategies.locks import LockError, NoWorker
 from services.node_agent.strategies.rules import NO_OVERRIDE, Override, Policy
 from services.node_agent.strategies.slice_registry import SliceRegistry
 from services.node_agent.strategies.slices import Key, Part, Slice
@@ -33,8 +33,11 @@ class Driver:
         self.held: set[int] = set()
         self.locked_at: list[int] = []
         self.after_lock: Callable[[], object] = lambda: None
+        self.failure: LockError | None = None
 
     async def state(self, pid: int) -> int | None:
+        if self.failure is not None:
+            raise self.failure
         return self.states.get(pid)
 
     async def lock(self, pid: int, within_ms: int | None = None) -> None:
@@ -160,6 +163,15 @@ async def test_a_rehearsal_for_which_the_host_has_no_room_is_not_tried(world: Wo
     assert await world.rehearse() is None
     assert (world.driver.locked_at, world.runs) == ([], True)
     world.checkpointer.give_room("other")
+    assert await world.rehearse() == ""
+
+
+async def test_a_rehearsal_without_a_driver_is_not_tried_and_one_with_an_old_driver_fails(world: World) -> None:
+    world.driver.failure = NoWorker("libcuda.so.1: cannot open shared object file")
+    assert await world.rehearse() is None
+    world.driver.failure = LockError("undefined symbol: cuCheckpointProcessLock")
+    assert await world.rehearse() == "undefined symbol: cuCheckpointProcessLock"
+    world.driver.failure = None
     assert await world.rehearse() == ""
 
 
