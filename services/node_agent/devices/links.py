@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pynvml
+import structlog
 
-from services.node_agent.nvml_calls import optional, text
+from services.node_agent.nvml_calls import NO_DRIVER, optional, text
 from shared.model.gpu import Link, PcieLevel
+
+T = TypeVar("T")
+Ends = tuple[str, list[str]]
+"""A GPU's PCI bus id, and what its NVLinks lead to."""
+
+log = structlog.get_logger("nvml")
 
 _ANCESTORS: dict[int, PcieLevel] = {
     0: "internal",
@@ -23,31 +31,43 @@ _MAX_NVLINKS = 36
 
 
 def links(handles: dict[int, Any]) -> tuple[Link, ...]:
-    """The links of every pair of GPUs, by index. Raises pynvml.NVMLError if a GPU does not answer."""
+    """The links of the pairs of GPUs, by index, without those that cannot be read. Raises pynvml.NVMLError if no driver
+    answers."""
     if len(handles) < 2:
         return ()
-    bus_ids = {index: text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower() for index, handle in handles.items()}
-    peers = {index: _active_links(handle) for index, handle in handles.items()}
-    found = []
-    for a, first in handles.items():
-        for b, second in handles.items():
-            if a >= b:
-                continue
-            direct = sum(bus == bus_ids[b] for bus in peers[a])
-            through_switch = min(peers[a].count("switch"), peers[b].count("switch"))
-            ancestor = optional(pynvml.nvmlDeviceGetTopologyCommonAncestor, first, second)
-            status = optional(pynvml.nvmlDeviceGetP2PStatus, first, second, _P2P_READ)
-            pcie = _ANCESTORS.get(50 if ancestor is None else ancestor, "system")
-            found.append(
-                Link(
-                    a=a,
-                    b=b,
-                    nvlinks=direct or through_switch,
-                    pcie=pcie,
-                    p2p=status in (None, pynvml.NVML_P2P_STATUS_OK),
-                )
-            )
-    return tuple(found)
+    asked = {index: _answer((index,), _ends, handle) for index, handle in handles.items()}
+    ends = {index: answer for index, answer in asked.items() if answer is not None}
+    pairs = [(a, b) for a in ends for b in ends if a < b]
+    found = [_answer(pair, _link, *pair, handles, ends) for pair in pairs]
+    return tuple(link for link in found if link is not None)
+
+
+def _answer(gpus: tuple[int, ...], ask: Callable[..., T], *arguments: Any) -> T | None:
+    """Returns None if a GPU does not answer, for it must not keep the others from being reported."""
+    try:
+        return ask(*arguments)
+    except NO_DRIVER:
+        raise
+    except pynvml.NVMLError as error:
+        log.warning("links_not_read", gpus=gpus, error=str(error))
+        return None
+
+
+def _link(a: int, b: int, handles: dict[int, Any], ends: dict[int, Ends]) -> Link:
+    (_, from_a), (bus_id, from_b) = ends[a], ends[b]
+    ancestor = optional(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[a], handles[b])
+    status = optional(pynvml.nvmlDeviceGetP2PStatus, handles[a], handles[b], _P2P_READ)
+    return Link(
+        a=a,
+        b=b,
+        nvlinks=from_a.count(bus_id) or min(from_a.count("switch"), from_b.count("switch")),
+        pcie=_ANCESTORS.get(50 if ancestor is None else ancestor, "system"),
+        p2p=status in (None, pynvml.NVML_P2P_STATUS_OK),
+    )
+
+
+def _ends(handle: Any) -> Ends:
+    return text(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower(), _active_links(handle)
 
 
 def _active_links(handle: Any) -> list[str]:

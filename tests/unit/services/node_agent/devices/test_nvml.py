@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Any
 
+import pynvml
 import pytest
 
 from services.node_agent.devices import events
@@ -124,6 +126,26 @@ async def test_the_links_between_gpus_are_read(
     machine.also(lines)
     (link,) = (await seen(devices())).links
     assert (link.a, link.b, link.nvlinks, link.pcie, link.p2p) == (0, 1, nvlinks, pcie, p2p)
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetNvLinkState", "nvmlDeviceGetTopologyCommonAncestor"])
+async def test_a_gpu_of_which_the_links_cannot_be_read_costs_only_its_links(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    machine.also("gpu 2 GPU-c NVIDIA_H200 143771 00000000:03:00.0 1 9 0 1 0\n")
+    real, broken = getattr(pynvml, call), pynvml.NVML_ERROR_UNKNOWN
+
+    def fails(handle: Any, *more: Any) -> Any:
+        if pynvml.nvmlDeviceGetUUID(handle) == "GPU-a":
+            raise pynvml.NVMLError(broken)
+        return real(handle, *more)
+
+    monkeypatch.setattr(pynvml, call, fails)
+    found = await seen(devices())
+    assert [gpu.uuid for gpu in found.gpus] == ["GPU-a", "GPU-b", "GPU-c"]
+    assert [(link.a, link.b) for link in found.links] == [(1, 2)]
+    broken = pynvml.NVML_ERROR_DRIVER_NOT_LOADED
+    assert (await seen(devices())).problem == "NVML: Driver Not Loaded"
 
 
 @pytest.mark.parametrize(
