@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import structlog
 
-from services.node_agent.nvml_calls import UNKNOWN, text
+from services.node_agent.nvml_calls import NO_DRIVER, text
 
 log = structlog.get_logger("nvml")
 
@@ -28,6 +28,8 @@ class Events:
     def __init__(self, on_xid: Callable[[str, int], None]) -> None:
         self._on_xid = on_xid
         self._loop = asyncio.get_running_loop()
+        self._failed: dict[int, str] = {}
+        """The last error of each GPU, by index, that could not be registered."""
         self._stopped, self._register_again = threading.Event(), threading.Event()
         # A daemon thread: a call into a wedged driver may never return.
         threading.Thread(target=self._run, name="nvml-events", daemon=True).start()
@@ -57,7 +59,7 @@ class Events:
         try:
             events = pynvml.nvmlEventSetCreate()
             try:
-                uuids = dict(_registered(index, events) for index in range(pynvml.nvmlDeviceGetCount()))
+                uuids = dict(self._registered(index, events) for index in range(pynvml.nvmlDeviceGetCount()))
                 while any(uuids.values()) and not self._register_again.is_set():
                     self._wait(events, uuids)
             finally:
@@ -76,22 +78,26 @@ class Events:
         if not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._on_xid, uuid, number)
 
+    def _registered(self, index: int, events: Any) -> tuple[int, str]:
+        """Registers a GPU for events.
 
-def _registered(index: int, events: Any) -> tuple[int, str]:
-    """Registers a GPU for events.
-
-    Returns its handle and UUID, because a GPU off the bus no longer reports its name. The UUID is "" if the GPU sends
-    no events.
-    """
-    try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-        kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _WANTED
-        if kinds:
-            pynvml.nvmlDeviceRegisterEvents(handle, kinds, events)
-            return _address(handle), text(pynvml.nvmlDeviceGetUUID(handle))
-    except (*UNKNOWN, pynvml.NVMLError_GpuIsLost) as error:
-        log.warning("gpu_tells_no_events", index=index, error=str(error))
-    return -1 - index, ""
+        Returns its handle and UUID, because a GPU off the bus no longer reports its name. The UUID is "" if the GPU
+        sends no events.
+        """
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle) & _WANTED
+            if kinds:
+                pynvml.nvmlDeviceRegisterEvents(handle, kinds, events)
+                self._failed.pop(index, None)
+                return _address(handle), text(pynvml.nvmlDeviceGetUUID(handle))
+        except NO_DRIVER:
+            raise
+        except pynvml.NVMLError as error:
+            if self._failed.get(index) != str(error):
+                self._failed[index] = str(error)
+                log.warning("gpu_tells_no_events", index=index, error=str(error))
+        return -1 - index, ""
 
 
 def _address(handle: Any) -> int:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pynvml
 import pytest
+from structlog.testing import capture_logs
 
 from services.node_agent.devices import events
 from services.node_agent.devices.health import Symptoms
@@ -293,6 +294,42 @@ async def test_xids_are_received_with_their_gpu(machine: Machine) -> None:
     await eventually(lambda: heard[-2:] == [("GPU-a", 48), ("GPU-a", 79)])
     await watched.close()
     await eventually(lambda: all(thread.name != "nvml-events" for thread in threading.enumerate()))
+
+
+@pytest.mark.parametrize("error", [8, 11, 15, 999])
+async def test_a_gpu_that_cannot_be_registered_keeps_no_xids_of_the_others_away(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    """The error of each is logged once, although all are tried again until one can be registered."""
+    tries = 0
+    real = pynvml.nvmlEventSetCreate
+
+    def create() -> Any:
+        nonlocal tries
+        tries += 1
+        return real()
+
+    monkeypatch.setattr(events, "RETRY_S", 0.01)
+    monkeypatch.setattr(pynvml, "nvmlEventSetCreate", create)
+    heard: list[tuple[str, int]] = []
+    number = 0
+
+    async def listening() -> bool:
+        nonlocal number
+        number += 1
+        machine.also(f"event {number} 1 8 31\n")
+        return bool(heard)
+
+    watched = devices()
+    machine.become(TWO.replace(" 0 0\n", f" 0 {error}\n").replace(" 1 0\n", f" 1 {error}\n"))
+    with capture_logs() as logs:
+        watched.listen(lambda uuid, xid: heard.append((uuid, xid)))
+        await eventually(lambda: tries > 3)
+        assert [line["index"] for line in logs if line["event"] == "gpu_tells_no_events"] == [0, 1]
+        machine.become(TWO.replace(" 0 0\n", f" 0 {error}\n"))
+        await eventually(listening)
+    assert set(heard) == {("GPU-b", 31)}
+    await watched.close()
 
 
 async def test_xids_are_received_again_as_soon_as_the_driver_is_back(
