@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 import msgspec
 import structlog
@@ -26,18 +27,21 @@ class _Key(msgspec.Struct, frozen=True):
     version: str
     control: tuple[DeviceNode, ...]
     toolkit: tuple[tuple[str, int], ...]
+    extras: driver_files.Extras
 
 
 class Driver:
     """Reads the driver's files from the host.
 
-    Keeps the common edits until the driver, its nodes or the toolkit's spec change.
+    Keeps the common edits until the driver, its nodes or the toolkit's spec change, or files come or go that they name.
     """
 
     def __init__(self, host: Host, machine: str) -> None:
         self._host, self._machine = host, machine
         self._key: _Key | None = None
         self._common = ContainerEdits()
+        self._named: tuple[Path, ...] = ()
+        """The files that the common edits name, without links to targets that only the host can resolve."""
 
     def edits(self, shares: Iterable[GpuShare], gpus: Mapping[str, Gpu], mig_ids: MigIds) -> ContainerEdits:
         """The edits for these shares. Empty if no driver is loaded: then the GPUs are simulated.
@@ -55,13 +59,14 @@ class Driver:
         stamps = tuple(
             (name, path.stat().st_mtime_ns) for name in toolkit.FILES if (path := self._host.seen(name)).exists()
         )
-        key = _Key(version, control, stamps)
-        if key != self._key:
+        key = _Key(version, control, stamps, driver_files.extras(self._host))
+        if key != self._key or not all(path.exists() for path in self._named):
             found, why = toolkit.common_edits(self._host, version)
             if why:
                 log.warning("toolkit_spec_not_used", why=why)
             own = found or driver_files.edits(self._host, version, self._machine)
             self._common = merged(ContainerEdits(device_nodes=control), own) if found is None else own
+            self._named = tuple(path for path in map(self._host.seen, self._common.of_host()) if path.exists())
             self._key = key
         return self._common
 

@@ -55,6 +55,14 @@ _HOOKS = (
 _READ_ONLY = ("ro", "nosuid", "nodev", "rbind", "rprivate")
 
 
+class Extras(msgspec.Struct, frozen=True):
+    """What is used where the host has it. The binaries are paths in the driver's root."""
+
+    hook: str
+    binaries: tuple[str, ...]
+    sockets: tuple[str, ...]
+
+
 class Libraries(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     """The directory of the libraries, in the driver's root."""
@@ -68,17 +76,21 @@ def edits(host: Host, version: str, machine: str) -> ContainerEdits:
     Raises ValueError if its libraries are not found. `machine` as in uname.
     """
     libraries = find(host, version)
-    hook = next((path for path in _HOOKS if host.seen(path).exists()), "")
-    mounts = [*_with_hook(host, libraries)] if hook else [*_without_hook(host, libraries, machine)]
+    found = extras(host)
+    mounts = [*_with_hook(host, libraries)] if found.hook else [*_without_hook(host, libraries, machine)]
     mounts += [
-        Mount(host_path=host.of_driver(path), container_path=path, options=_READ_ONLY) for path in _binaries(host)
+        Mount(host_path=host.of_driver(path), container_path=path, options=_READ_ONLY) for path in found.binaries
     ]
-    mounts += [
-        Mount(host_path=path, container_path=path, options=(*_READ_ONLY, "noexec"))
-        for path in _SOCKETS
-        if host.seen(path).exists()
-    ]
-    return ContainerEdits(mounts=tuple(mounts), hooks=_hooks(hook, libraries) if hook else ())
+    mounts += [Mount(host_path=path, container_path=path, options=(*_READ_ONLY, "noexec")) for path in found.sockets]
+    return ContainerEdits(mounts=tuple(mounts), hooks=_hooks(found.hook, libraries) if found.hook else ())
+
+
+def extras(host: Host) -> Extras:
+    return Extras(
+        hook=next((path for path in _HOOKS if host.seen(path).exists()), ""),
+        binaries=tuple(_binaries(host)),
+        sockets=tuple(path for path in _SOCKETS if host.seen(path).exists()),
+    )
 
 
 def find(host: Host, version: str) -> Libraries:

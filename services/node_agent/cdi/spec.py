@@ -54,6 +54,16 @@ class ContainerEdits(Part, frozen=True):
     hooks: tuple[Hook, ...] = ()
     additional_gids: tuple[int, ...] = msgspec.field(default=(), name="additionalGids")
 
+    def of_host(self) -> tuple[str, ...]:
+        """The paths of the host that must exist when the container starts."""
+        return _once(
+            [
+                *(mount.host_path for mount in self.mounts),
+                *(hook.path for hook in self.hooks),
+                *(node.host_path or node.path for node in self.device_nodes),
+            ]
+        )
+
 
 class Device(Part, frozen=True):
     name: str

@@ -48,10 +48,5 @@ def _read(path: Path, host: Host, version: str) -> ContainerEdits | str:
         return f"is of kind {spec.kind}"
     if not any(mount.host_path.endswith(f"/libcuda.so.{version}") for mount in edits.mounts):
         return f"is not of driver {version}; run nvidia-ctk cdi generate"
-    named = [
-        *(mount.host_path for mount in edits.mounts),
-        *(hook.path for hook in edits.hooks),
-        *(node.host_path or node.path for node in edits.device_nodes),
-    ]
-    missing = next((name for name in named if not host.seen(name).exists()), None)
+    missing = next((name for name in edits.of_host() if not host.seen(name).exists()), None)
     return edits if missing is None else f"names {missing}, which does not exist"

@@ -158,6 +158,39 @@ def test_the_common_edits_follow_a_new_driver(tmp_path: Path) -> None:
     assert f"/{DEBIAN}/libcuda.so.590.10" in mounted(driver.edits((share(),), GPUS, {}))
 
 
+def test_the_common_edits_follow_the_files_that_they_name(tmp_path: Path) -> None:
+    """The runtime refuses a container whose spec names a file that does not exist."""
+    host = FakeHost(tmp_path).module().nodes().libraries()
+    driver = Driver(host.seen(), "x86_64")
+
+    def hosts() -> set[str]:
+        found = driver.edits((share(),), GPUS, {})
+        return {mount.host_path for mount in found.mounts} | {hook.path for hook in found.hooks}
+
+    socket, hook, binary = "run/nvidia-persistenced/socket", "usr/bin/nvidia-cdi-hook", "usr/bin/nvidia-smi"
+    library = f"/{DEBIAN}/libnvidia-ml.so.{VERSION}"
+    assert {f"/{socket}", f"/{hook}", f"/{binary}"} & hosts() == {f"/{binary}"}
+    for path in (socket, hook):
+        host.put(path)
+        assert f"/{path}" in hosts()
+    for path in (socket, hook, binary):
+        (tmp_path / path).unlink()
+        assert f"/{path}" not in hosts()
+    assert library in hosts()
+    (tmp_path / library.lstrip("/")).unlink()
+    assert library not in hosts()
+    host.put("run/toolkit")
+    mounts = [{"hostPath": path, "containerPath": path} for path in (f"/{DEBIAN}/libcuda.so.{VERSION}", "/run/toolkit")]
+    host.toolkit(mounts=mounts)
+    assert "/run/toolkit" in hosts()
+    (tmp_path / "run/toolkit").unlink()
+    assert "/run/toolkit" not in hosts(), "then the toolkit's spec is not used"
+    (tmp_path / DEBIAN / f"libcuda.so.{VERSION}").unlink()
+    for _ in range(2):
+        with pytest.raises(ValueError, match=f"libcuda.so.{VERSION} is not in /"):
+            driver.edits((share(),), GPUS, {})
+
+
 def test_a_gpu_without_a_device_node_is_an_error(tmp_path: Path) -> None:
     host = FakeHost(tmp_path).module().nodes().libraries()
     (tmp_path / "dev/nvidia3").unlink()
