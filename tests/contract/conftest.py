@@ -12,6 +12,7 @@ from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.provision import provision
 from tests.support.fake_kubelet import FakeKubelet
+from tests.unit.services.node_agent.cdi.hosts import FakeHost
 from tests.unit.services.node_agent.devices.machine import load
 
 TWO = "driver 580.1\n" + "".join(
@@ -26,11 +27,13 @@ def fake_nvml() -> None:
 
 @pytest.fixture
 def host(fake_nvml: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A host with two GPUs. It has its own directory, because pytest's paths are too long for unix sockets."""
+    """A host with two GPUs and a driver's files. It has its own directory, because pytest's paths are too long for unix
+    sockets."""
     with tempfile.TemporaryDirectory(prefix="kerf-") as name:
         path = Path(name)
         (path / "nvml").write_text(TWO)
         (path / "boot_id").write_text("boot-1\n")
+        FakeHost(path).module().nodes(*(f"nvidia{minor}" for minor in range(8))).libraries()
         monkeypatch.setenv("KERF_FAKE_NVML_STATE", str(path / "nvml"))
         yield path
 

@@ -86,7 +86,7 @@ def test_a_machine_that_shows_no_driver_keeps_its_own_device_nodes(
         slice_, share = place.slice_on("bare", 1, 1024, 500)
         edits = place.edits(registry, slice_, share)
     assert any(mount.container_path == "/etc/ld.so.preload" for mount in edits.mounts)
-    assert place.driver_edits.startswith("not applied, the machine's own driver and device nodes are used: the machine")
+    assert place.driver_edits.startswith("not applied, the machine's own driver and device nodes are used: no NVIDIA")
 
 
 def test_where_mount_namespaces_are_not_allowed_the_library_is_preloaded(

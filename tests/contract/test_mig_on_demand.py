@@ -29,6 +29,7 @@ from shared.service import Context
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent, pod, uid
 from tests.support.waiting import eventually
+from tests.unit.services.node_agent.cdi.hosts import FakeHost
 from tests.unit.services.node_agent.mig.a100 import A100, DRIVER
 
 FOREIGN = "mig 0 12 4 1g.5gb 4864 MIG-of-an-administrator\n"
@@ -41,8 +42,10 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def host(host: Path) -> Path:
+def host(host: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     become(host, A100)
+    FakeHost(host).put("proc/devices", "Character devices:\n238 nvidia-caps\n\nBlock devices:\n")
+    monkeypatch.setenv("KERF_FAKE_NVML_CAPABILITIES", str(host / "proc/driver/nvidia/capabilities"))
     return host
 
 

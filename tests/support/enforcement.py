@@ -82,6 +82,7 @@ def orders(host: Path, name: str) -> layout.Orders:
 
 
 def mounts(host: Path, cdi_name: str) -> dict[str, dict[str, Any]]:
+    """All but those of the driver."""
     specs = [json.loads(path.read_text()) for path in (host / "cdi").glob("*.json")]
     (edits,) = [
         device["containerEdits"]
@@ -89,7 +90,8 @@ def mounts(host: Path, cdi_name: str) -> dict[str, dict[str, Any]]:
         for device in spec["devices"]
         if cdi_name.endswith(f"={device['name']}")
     ]
-    return {mount["containerPath"]: mount for mount in edits.get("mounts", ())}
+    found = {mount["containerPath"]: mount for mount in edits["mounts"]}
+    return {path: mount for path, mount in found.items() if not path.startswith("/usr/")}
 
 
 def preloads(found: dict[str, dict[str, Any]]) -> str:

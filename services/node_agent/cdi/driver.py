@@ -44,13 +44,10 @@ class Driver:
         """The files that the common edits name, without links to targets that only the host can resolve."""
 
     def edits(self, shares: Iterable[GpuShare], gpus: Mapping[str, Gpu], mig_ids: MigIds) -> ContainerEdits:
-        """The edits for these shares. Empty if no driver is loaded: then the GPUs are simulated.
-
-        Raises ValueError if a driver is loaded and something that a container needs is missing.
-        """
+        """The edits for these shares. Raises ValueError if something is missing that a container needs."""
         version = self._host.driver_version()
         if not version:
-            return ContainerEdits()
+            raise ValueError("no NVIDIA driver is loaded on this host")
         nodes = self._nodes(shares, gpus, mig_ids)
         return merged(self._common_edits(version), ContainerEdits(device_nodes=nodes))
 

@@ -27,7 +27,7 @@ from tests.support.enforcement import count, orders, prove
 from tests.support.fake_kubelet import FakeKubelet
 from tests.support.kubelet_agent import agent
 from tests.support.waiting import eventually
-from tests.unit.services.node_agent.cdi.hosts import NVRM, VERSION, FakeHost
+from tests.unit.services.node_agent.cdi.hosts import VERSION, FakeHost
 
 SHARES = (
     "import ctypes, sys; d = ctypes.CDLL(sys.argv[1]); p = ctypes.c_uint64(); c = ctypes.c_void_p(); "
@@ -150,11 +150,12 @@ async def test_a_driver_that_is_loaded_after_the_agent_has_begun_checkpoints(
     low: Callable[[str], Low],
     impaired: list[SliceImpaired],
 ) -> None:
+    (host / "proc/driver/nvidia/version").unlink()
     async with agent(nats, host, **settings | {"libcuda": ""}):
-        await started(bus, kubelet, takes_turns("low"))
-        FakeHost(host).module(NVRM)
+        FakeHost(host).module()
         (host / "usr/lib64").mkdir(parents=True)
         (host / f"usr/lib64/libcuda.so.{VERSION}").symlink_to(build / "libcuda.so.1")
+        await started(bus, kubelet, takes_turns("low"))
         program = low("")
         count(host, "low", 64)
         await eventually(lambda: b'"rehearsed":true' in (host / "state" / "agent.json").read_bytes())

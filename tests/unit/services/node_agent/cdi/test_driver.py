@@ -31,8 +31,12 @@ def mounted(found: ContainerEdits) -> dict[str, str]:
     return {mount.container_path: mount.host_path for mount in found.mounts}
 
 
-def test_without_a_driver_nothing_is_mounted(tmp_path: Path) -> None:
-    assert edits(FakeHost(tmp_path)) == ContainerEdits()
+def test_without_a_driver_no_container_starts(tmp_path: Path) -> None:
+    """Its GPUs stay known while it is unloaded, and a container would start without them."""
+    host = FakeHost(tmp_path).nodes().libraries()
+    with pytest.raises(ValueError, match="no NVIDIA driver is loaded"):
+        edits(host)
+    assert "/dev/nvidia3" in nodes(edits(host.module()))
 
 
 def test_a_slice_has_its_gpu_nodes_by_minor_number_and_the_control_nodes(tmp_path: Path) -> None:
