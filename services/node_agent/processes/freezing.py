@@ -6,14 +6,11 @@ has its effect only after the thaw.
 
 from __future__ import annotations
 
-import errno
 from pathlib import Path
 
-from services.node_agent.processes.pod_cgroups import PodCgroups
+from services.node_agent.processes.pod_cgroups import GONE, PodCgroups
 
 _V2, _V1 = "cgroup.freeze", "freezer.state"
-_GONE = (errno.ENOENT, errno.ENODEV)
-"""The cgroup is removed: before its file is opened, or after that."""
 _FREEZE, _THAW = {_V2: "1", _V1: "FROZEN"}, {_V2: "0", _V1: "THAWED"}
 
 
@@ -70,7 +67,7 @@ def _is_frozen(file: Path) -> bool:
     try:
         return file.read_text().strip() in ("1", "FROZEN", "FREEZING")
     except OSError as error:
-        if error.errno in _GONE:
+        if error.errno in GONE:
             return False
         raise
 
@@ -79,5 +76,5 @@ def _thaw(file: Path) -> None:
     try:
         file.write_text(_THAW[file.name])
     except OSError as error:
-        if error.errno not in _GONE:
+        if error.errno not in GONE:
             raise

@@ -6,6 +6,7 @@ _>.slice (pkg/kubelet/cm/cgroup_manager_linux.go).
 
 from __future__ import annotations
 
+import errno
 import math
 import os
 from collections.abc import Iterable, Iterator
@@ -16,6 +17,8 @@ from services.node_agent.processes.owner import owner_in
 _ELSEWHERE = frozenset({"system.slice", "user.slice", "init.scope"})
 _DEPTH = 5
 _KUBEPODS = "kubepods"
+GONE = (errno.ENOENT, errno.ENODEV)
+"""The cgroup was removed meanwhile: before its file was opened, or after that."""
 
 
 class PodCgroups:
@@ -71,16 +74,19 @@ class PodCgroups:
 
 def _is_populated(folder: Path) -> bool:
     """Whether a process is in this cgroup or below it."""
+    if events := _read(folder / "cgroup.events"):
+        return "populated 1" in events
+    return any(_read(Path(at) / "cgroup.procs") for at, _, _ in os.walk(folder))  # version 1 has no events
+
+
+def _read(file: Path) -> str:
+    """Returns nothing of a file that a cgroup does not have, or that is gone with its cgroup."""
     try:
-        return "populated 1" in (folder / "cgroup.events").read_text()
-    except FileNotFoundError:
-        pass  # version 1 has no such file, and what is gone has no file at all
-    try:
-        return any(
-            (Path(at) / "cgroup.procs").read_text() for at, _, files in os.walk(folder) if "cgroup.procs" in files
-        )
-    except FileNotFoundError:
-        return False  # it was removed meanwhile
+        return file.read_text()
+    except OSError as error:
+        if error.errno in GONE:
+            return ""
+        raise
 
 
 def _has_pods(root: Path) -> bool:

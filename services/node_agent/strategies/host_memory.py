@@ -15,12 +15,10 @@ from pathlib import Path
 
 import structlog
 
+from services.node_agent.processes.pod_cgroups import GONE
 from shared.model.units import MIB
 
 log = structlog.get_logger("host_memory")
-
-_GONE = (errno.ENOENT, errno.ENODEV)
-"""The cgroup was removed meanwhile: before its file was opened, or after that."""
 
 
 class HostMemoryUnknown(Exception):
@@ -79,7 +77,7 @@ def _folders(pod: Path) -> Iterator[Path]:
     """The pod's cgroup and those below it, without those that are removed meanwhile. Raises HostMemoryUnknown."""
 
     def failed(error: OSError) -> None:
-        if error.errno not in _GONE:
+        if error.errno not in GONE:
             raise HostMemoryUnknown(f"{error.filename}: {error.strerror}") from error
 
     for folder, below, _ in os.walk(pod, onerror=failed):
@@ -91,7 +89,7 @@ def _pids(folder: Path) -> tuple[int, ...]:
     try:
         return tuple(int(line) for line in (folder / "cgroup.procs").read_text().split())
     except OSError as error:
-        if error.errno in (*_GONE, errno.EOPNOTSUPP):
+        if error.errno in (*GONE, errno.EOPNOTSUPP):
             return ()  # a threaded cgroup: its processes are listed by the cgroup that has it
         raise HostMemoryUnknown(f"{folder}/cgroup.procs: {error.strerror}") from error
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -76,6 +78,31 @@ def test_the_root_of_version_2_counts_only_if_it_has_the_pods(tmp_path: Path) ->
     assert cgroups.root_v2() is None
     (tmp_path / "unified" / "kubepods.slice").mkdir()
     assert cgroups.root_v2() == tmp_path / "unified"
+
+
+@pytest.mark.parametrize("version", ["v1", "v2"])
+def test_a_cgroup_that_is_removed_while_it_is_read_has_no_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: str
+) -> None:
+    """The kernel answers ENODEV for a file that is open already. The other containers of its pod count."""
+    (tmp_path / "cgroup.procs").write_text("")
+    for pod in (UID, OTHER):
+        for container in ("gone", "runs") if pod == UID else ("gone",):
+            folder = tmp_path / "kubepods" / f"pod{pod}" / container
+            folder.mkdir(parents=True)
+            (folder / "cgroup.procs").write_text("7\n")
+    if version == "v2":
+        (tmp_path / "kubepods" / f"pod{UID}" / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+        (tmp_path / "kubepods" / f"pod{OTHER}" / "cgroup.events").write_text("populated 1\nfrozen 0\n")
+    removed, read = ("gone", f"pod{OTHER}"), Path.read_text
+
+    def read_removed(path: Path, *args: Any) -> str:
+        if path.parent.name in removed:
+            raise OSError(errno.ENODEV, "No such device")
+        return read(path, *args)
+
+    monkeypatch.setattr(Path, "read_text", read_removed)
+    assert PodCgroups(tmp_path).populated() == {UID}
 
 
 async def test_a_process_that_was_killed_and_cannot_end_keeps_the_cgroup_of_its_pod() -> None:
