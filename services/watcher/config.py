@@ -8,6 +8,9 @@ import msgspec
 
 from shared.service.settings import Count, Seconds
 
+WRITES_IN_FLIGHT = 32
+"""The limit of patches and evictions, and the usual one of Bindings."""
+
 
 class Config(msgspec.Struct, frozen=True, kw_only=True):
     """`source` simulated needs no Kubernetes: an API server in memory that listens to kerf.v1.sim.apply and .delete."""
@@ -20,7 +23,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     """False accepts a cluster CA without the key-usage extension, which Python 3.13 and later refuse."""
     admission_url: str = ""
     """Simulated only: where pods are reviewed at creation, such as http://127.0.0.1:8443/mutate. Empty: nowhere."""
-    binds_in_flight: Count = 32
+    binds_in_flight: Count = WRITES_IN_FLIGHT
     batch_facts: Count = 64
     batch_ms: Count = 40
     """A single fact is sent at once; under load batches are sent this often. A batch wakes each of its readers, and

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from services.watcher.config import Config
-from services.watcher.executors.batches import WRITES_IN_FLIGHT
+from services.watcher.config import WRITES_IN_FLIGHT, Config
 from shared.bus.port import Bus, Subscription
 from shared.kube import resources
 from shared.kube.client import connect as connect_transport

@@ -10,13 +10,12 @@ from collections.abc import Awaitable, Callable, Sequence
 from operator import attrgetter
 from typing import TypeVar
 
+from services.watcher.config import WRITES_IN_FLIGHT
 from shared.bus.tasks import end
 from shared.contracts import commands as c
 from shared.kube.outcomes import Result
 from shared.telemetry import Metrics
 
-WRITES_IN_FLIGHT = 32
-"""The limit of patches and evictions, and the usual one of Bindings."""
 MESSAGE_MOST = 300
 """Characters of the server's own sentence in an answer: all answers to a batch must fit into one message."""
 

@@ -16,8 +16,9 @@ from services.simulator.cluster import SimulatedCluster
 from services.simulator.transport import SimTransport
 from services.watcher import announcer as announcing
 from services.watcher.announcer import Announcer, stands
+from services.watcher.config import WRITES_IN_FLIGHT
 from services.watcher.core import Core
-from services.watcher.executors.batches import WRITES_IN_FLIGHT, Batches
+from services.watcher.executors.batches import Batches
 from services.watcher.executors.bindings import Bindings
 from services.watcher.executors.patches import Patches
 from services.watcher.executors.raised_amounts import SEEN_AFTER_S, RaisedAmounts
