@@ -14,10 +14,10 @@ import structlog
 from shared.bus.feed_reader import FeedReader
 from shared.bus.parts import joined
 from shared.bus.port import Bus, BusError, Incoming, NoResponder, NotConnected
-from shared.bus.tasks import end
+from shared.bus.snapshot_reader import NO_SNAPSHOT, SnapshotReader
 from shared.contracts import subjects
-from shared.contracts.base import ContractError, decode, encode
-from shared.contracts.facts import Fact, FeedBatch, ReachAnswer, ReachQuery, SnapshotPage, SnapshotRequest
+from shared.contracts.base import ContractError, encode
+from shared.contracts.facts import Fact, FeedBatch, SnapshotRequest
 
 SILENCE_S = 5.0
 """Watchers send a batch every second. One that is silent for so long is replaced by another."""
@@ -25,14 +25,7 @@ PROBE_S = 0.25
 """How often a watcher that has been silent for so long is asked whether it is there."""
 PROBES = 2
 """So often in a row must nothing listen: a watcher that connects anew listens again within a moment."""
-ANSWER_S = 2.0
-"""How long a watcher that works takes to say that it is there."""
-PAGE_TIMEOUT_S = 20.0
-LOOK_S = 1.0
-"""How often it is asked, while a page is awaited, whether its watcher still works."""
 _BUFFER_MOST = 50_000
-_NO_SNAPSHOT = "none"
-"""Watchers' snapshots have other names."""
 
 log = structlog.get_logger("feed")
 
@@ -92,7 +85,8 @@ class Feed:
         """Probes in a row that nothing listened to."""
         self._sequence_seen = 0
         """The highest log sequence that any watcher has named."""
-        self._read = FeedReader().read
+        self._reader = FeedReader()
+        self._snapshots = SnapshotReader(bus, self._reader)
         self.snapshots = 0
         self.gaps = 0
 
@@ -136,7 +130,7 @@ class Feed:
         heard, is left to SILENCE_S.
         """
         try:
-            request = encode(SnapshotRequest(snapshot=_NO_SNAPSHOT))
+            request = encode(SnapshotRequest(snapshot=NO_SNAPSHOT))
             await self._bus.request(subjects.snapshot_of(epoch), request, timeout_s=PROBE_S)
         except NotConnected:
             return False
@@ -149,7 +143,7 @@ class Feed:
         return False
 
     async def _received(self, incoming: Incoming) -> None:
-        batch = self._read(incoming.payload, FeedBatch)
+        batch = self._reader.read(incoming.payload, FeedBatch)
         self._sequence_seen = max(self._sequence_seen, batch.log_sequence_seen)
         if batch.epoch == self._follower.epoch:
             self._heard = asyncio.get_running_loop().time()
@@ -166,7 +160,7 @@ class Feed:
 
     async def _take(self) -> None:
         try:
-            pages = await self._pages()
+            pages = await self._snapshots.take()
         except (BusError, ContractError) as error:
             log.warning("snapshot_failed", error=str(error))
             await asyncio.sleep(0.5)
@@ -188,66 +182,3 @@ class Feed:
         log.info("feed_followed", epoch=pages[0].epoch, number=pages[0].number, facts=len(facts))
         if following:
             await self._on_facts(tuple(following))
-
-    async def _pages(self) -> list[SnapshotPage]:
-        epoch = await self._answering()
-        first = await self._page(epoch, SnapshotRequest(fresh=True))
-        pages = [first]
-        for number in range(1, first.pages):
-            pages.append(await self._page(epoch, SnapshotRequest(snapshot=first.snapshot, page=number)))
-        return pages
-
-    async def _answering(self) -> str:
-        """The epoch of a watcher that has just reached the API server; where none has, of one that answers. Another one
-        would keep the question for a fresh snapshot until the page's time is over: it hangs, NATS has not given it up
-        yet, or it waits for the API server."""
-        try:
-            reply = await self._bus.request(subjects.QUERY_REACH, encode(ReachQuery(epoch="")), timeout_s=ANSWER_S)
-            return decode(reply, ReachAnswer).epoch
-        except NotConnected:
-            raise
-        except (BusError, ContractError) as error:
-            log.debug("no_watcher_reaches", error=str(error))
-        return (await self._request(subjects.QUERY_SNAPSHOT, SnapshotRequest(snapshot=_NO_SNAPSHOT), ANSWER_S)).epoch
-
-    async def _page(self, epoch: str, request: SnapshotRequest) -> SnapshotPage:
-        """Raises BusError without a page, and as soon as another watcher works and this one does not."""
-        asking = asyncio.create_task(self._request(subjects.snapshot_of(epoch), request, PAGE_TIMEOUT_S))
-        looking = asyncio.create_task(self._instead(epoch))
-        try:
-            await asyncio.wait({asking, looking}, return_when=asyncio.FIRST_COMPLETED)
-            if not asking.done():
-                raise BusError(
-                    f"watcher {epoch} no longer works while its snapshot is awaited; {looking.result()} does"
-                )
-            page = asking.result()
-        finally:
-            await end(asking, looking)
-        if page.error:
-            raise BusError(f"the watcher has no snapshot: {page.error}")
-        return page
-
-    async def _instead(self, epoch: str) -> str:
-        """Returns the epoch of a watcher that has just reached the API server, as soon as this one has not."""
-
-        def works(answers: list[bytes]) -> bool:
-            return epoch in _epochs(answers)
-
-        while True:
-            await asyncio.sleep(LOOK_S)
-            try:
-                query = encode(ReachQuery(epoch=""))
-                answers = await self._bus.survey(subjects.QUERY_REACH, query, within_s=ANSWER_S, enough=works)
-            except BusError as error:
-                log.debug("no_watcher_asked", error=str(error))
-                continue
-            if answers and not works(answers):
-                return _epochs(answers)[0]
-
-    async def _request(self, subject: str, request: SnapshotRequest, timeout_s: float) -> SnapshotPage:
-        return self._read(await self._bus.request(subject, encode(request), timeout_s=timeout_s), SnapshotPage)
-
-
-def _epochs(answers: list[bytes]) -> list[str]:
-    """Those of the watchers that gave these answers. Raises ContractError."""
-    return [decode(answer, ReachAnswer).epoch for answer in answers]

@@ -3,6 +3,7 @@
 from tests.mutants.mutant import Mutant
 
 _FEED = "shared/bus/feed.py"
+_PAGES = "shared/bus/snapshot_reader.py"
 _FEED_TESTS = "tests/unit/shared/bus/test_feed.py::"
 _BOOK_TESTS = "tests/unit/shared/book/test_book.py::"
 _REFLECT = "tests/unit/shared/kube/test_reflect.py::"
@@ -14,7 +15,7 @@ MUTANTS = [
     Mutant(
         name="any-snapshot",
         what="readers of the feed ask for any snapshot, not for a fresh one",
-        file=_FEED,
+        file=_PAGES,
         old="SnapshotRequest(fresh=True)",
         new="SnapshotRequest()",
         tests=(_FEED_TESTS + "test_a_reader_requests_a_fresh_snapshot_and_gets_it_completely",),
@@ -22,7 +23,7 @@ MUTANTS = [
     Mutant(
         name="first-page-is-all",
         what="of a snapshot of several pages the first is taken for all",
-        file=_FEED,
+        file=_PAGES,
         old="range(1, first.pages)",
         new="range(1, 1)",
         tests=(_FEED_TESTS + "test_a_reader_requests_a_fresh_snapshot_and_gets_it_completely",),
@@ -38,7 +39,7 @@ MUTANTS = [
     Mutant(
         name="the-fresh-snapshot-of-whichever",
         what="a reader asks for a fresh snapshot without knowing that a watcher answers",
-        file=_FEED,
+        file=_PAGES,
         old="self._request(subjects.snapshot_of(epoch), request, PAGE_TIMEOUT_S)",
         new="self._request(subjects.QUERY_SNAPSHOT, request, PAGE_TIMEOUT_S)",
         tests=(_FEED_TESTS + "test_a_watcher_that_hangs_costs_no_more_than_an_answer",),
@@ -46,7 +47,7 @@ MUTANTS = [
     Mutant(
         name="a-page-of-one-that-ended",
         what="a page is awaited of a watcher that no longer works, though another one does",
-        file=_FEED,
+        file=_PAGES,
         old="            if answers and not works(answers):\n",
         new="            if False:\n",
         tests=(_FEED_TESTS + "test_a_page_is_awaited_for_as_long_as_its_watcher_works",),
@@ -54,7 +55,7 @@ MUTANTS = [
     Mutant(
         name="the-quickest-watcher-instead",
         what="a page is given up as soon as another watcher works, though its own does too",
-        file=_FEED,
+        file=_PAGES,
         old="            if answers and not works(answers):\n",
         new="            if answers:\n",
         tests=(_FEED_TESTS + "test_a_page_is_awaited_for_as_long_as_its_watcher_works",),

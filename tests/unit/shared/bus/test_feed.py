@@ -13,7 +13,7 @@ from services.watcher import feed as sending
 from services.watcher.core import Core
 from services.watcher.snapshots import Snapshots
 from shared.bus import feed as feed_module
-from shared.bus import parts
+from shared.bus import parts, snapshot_reader
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.feed import Feed, Follower, Gap
 from shared.bus.nats_bus import NatsBus
@@ -202,8 +202,8 @@ async def test_a_watcher_that_is_there_is_not_replaced_because_it_has_nothing_to
 async def test_a_watcher_that_hangs_costs_no_more_than_an_answer(bus: NatsBus, monkeypatch: pytest.MonkeyPatch) -> None:
     """NATS gives questions to it, too, for as long as its connection seems to stand. With each of them a new leader
     waited for 20 s before it could decide."""
-    monkeypatch.setattr(feed_module, "ANSWER_S", 0.1)
-    monkeypatch.setattr(feed_module, "PAGE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(snapshot_reader, "ANSWER_S", 0.1)
+    monkeypatch.setattr(snapshot_reader, "PAGE_TIMEOUT_S", 3600.0)
     works, hangs = Watcher(bus, "works"), Watcher(bus, "hangs")
     hangs.mute = True
     for watcher in (works, hangs):
@@ -219,7 +219,7 @@ async def test_a_snapshot_is_asked_of_a_watcher_that_reaches_the_api_server(
     bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that is cut off from it answers at once that it is there, and keeps a fresh snapshot waiting for 15 s."""
-    monkeypatch.setattr(feed_module, "PAGE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(snapshot_reader, "PAGE_TIMEOUT_S", 3600.0)
     reaches, cut_off = Watcher(bus, "reaches"), Watcher(bus, "cut-off")
     for watcher in (reaches, cut_off):
         await watcher.start()
@@ -240,9 +240,9 @@ async def test_a_page_is_awaited_for_as_long_as_its_watcher_works(
     bus: NatsBus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before, one that ended, or was cut off, while it listed for a new leader cost that leader 20 s."""
-    monkeypatch.setattr(feed_module, "PAGE_TIMEOUT_S", 3600.0)
-    monkeypatch.setattr(feed_module, "LOOK_S", 0.02)
-    monkeypatch.setattr(feed_module, "ANSWER_S", 0.2)
+    monkeypatch.setattr(snapshot_reader, "PAGE_TIMEOUT_S", 3600.0)
+    monkeypatch.setattr(snapshot_reader, "LOOK_S", 0.02)
+    monkeypatch.setattr(snapshot_reader, "ANSWER_S", 0.2)
     first, other = Watcher(bus, "first"), Watcher(bus, "other")
     for watcher in (first, other):
         await watcher.start()
