@@ -49,6 +49,7 @@ async def test_a_ca_of_several_entries_is_judged_once() -> None:
         (None, "the webhook kerf-dialects has no caBundle for w1"),
         (OTHER.pem.certificate, "no CA of the webhook kerf-dialects for w1 has issued the webhook's certificate"),
     ],
+    ids=["no CA", "the CA of another"],
 )
 async def test_every_entry_needs_the_ca_of_the_certificate(last: str | None, says: str) -> None:
     (failed,) = [one for one in await found(OWN.pem.certificate, last) if one.status == "fail"]
