@@ -43,7 +43,11 @@ def refusal(
     pod. `others_bytes`: what other pods take of the node at this moment. Reclaimable memory (page cache) counts as used
     by the pod. Raises HostMemoryUnknown.
     """
-    for folder, max_bytes in {pod: total_bytes, **need}.items():
+    most = {pod: total_bytes}
+    for folder, max_bytes in need.items():
+        for level in _levels(folder, pod):
+            most[level] = max(max_bytes, most.get(level, 0))
+    for folder, max_bytes in most.items():
         room = _room(folder)
         if room is not None and room < max_bytes:
             return f"its memory limit has room for {room // MIB} MiB, but it has {-(-max_bytes // MIB)} MiB on GPUs"
@@ -85,6 +89,12 @@ def _folders(pod: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+def _levels(folder: Path, pod: Path) -> list[Path]:
+    """Returns a cgroup of a container and those above it, up to the container's own: one that has processes may be made
+    by a program in the container, and its limits are those of all of them."""
+    return [folder, *folder.parents][: max(0, len(folder.parts) - len(pod.parts))]
+
+
 def _pids(folder: Path) -> tuple[int, ...]:
     try:
         return tuple(int(line) for line in (folder / "cgroup.procs").read_text().split())
@@ -108,7 +118,12 @@ def _room(folder: Path) -> int | None:
 def _swap(pod: Path, need: Mapping[Path, int], meminfo: Path) -> int:
     """Returns the bytes of free swap that the pod may use: no more than its containers with processes on GPUs may."""
     free = _line(meminfo, "SwapFree")
-    inside = sum(_swap_room(folder, free) for folder in need)
+    by_container: dict[Path, int] = {}
+    for folder in need:
+        levels = _levels(folder, pod) or [pod]
+        room = min(_swap_room(level, free) for level in levels)
+        by_container[levels[-1]] = by_container.get(levels[-1], 0) + room
+    inside = sum(min(room, _swap_room(container, free)) for container, room in by_container.items())
     return max(0, min(free, _swap_room(pod, free), inside))
 
 

@@ -62,6 +62,16 @@ def test_the_pods_and_the_containers_limit_both_need_room(
     assert bool(found) == bool(refused)
 
 
+def test_the_limit_of_a_container_counts_where_it_has_cgroups_of_its_own(tmp_path: Path, meminfo: Path) -> None:
+    """As with systemd inside. The kernel ended the program that was to be saved."""
+    pod = cgroup(tmp_path / "pod")
+    container = cgroup(pod / "one", limit=str(10 * 1024 * MIB), current=9 * 1024 * MIB)
+    parts = [cgroup(container / "init" / f"{name}.service") for name in "ab"]
+    cgroup(container / "init")
+    assert "room for 1024 MiB, but it has 1025" in refusal(pod, {parts[0]: 1025 * MIB}, 1025 * MIB, meminfo)
+    assert refusal(pod, dict.fromkeys(parts, 1024 * MIB), 1024 * MIB, meminfo) == "", "it is one container's, once"
+
+
 def test_a_pod_without_a_limit_needs_room_on_its_node(tmp_path: Path, meminfo: Path) -> None:
     assert "the node has 1024 MiB of memory left" in refusal(cgroup(tmp_path / "pod"), {}, 1025 * MIB, meminfo)
 
@@ -135,17 +145,22 @@ SWAPS = [
 ]
 
 
+@pytest.mark.parametrize("inside", [[""], ["a", "b/c"]], ids=["", "with cgroups of its own"])
 @pytest.mark.parametrize(("pod_swap", "one_swap", "refused"), SWAPS)
 def test_swap_counts_as_far_as_the_pod_may_use_it(
-    tmp_path: Path, pod_swap: dict[str, Any], one_swap: dict[str, Any], refused: str
+    tmp_path: Path, pod_swap: dict[str, Any], one_swap: dict[str, Any], refused: str, inside: list[str]
 ) -> None:
     pod = cgroup(tmp_path / "pod")
     one = cgroup(pod / "one")
+    parts = [cgroup(one / name) for name in inside]
+    cgroup(one / "b")
     for folder, swap in ((pod, pod_swap), (one, one_swap)):
         (folder / "memory.swap.max").write_text(f"{swap['limit']}\n")
         (folder / "memory.swap.current").write_text(f"{swap.get('current', 0)}\n")
     (tmp_path / "meminfo").write_text(f"MemAvailable: {512 * 1024} kB\nSwapFree: {2048 * 1024} kB\n")
-    found = refusal(pod, {one: 1000 * MIB}, 1000 * MIB, tmp_path / "meminfo")
+    for part in set(parts) - {one}:
+        (part / "memory.swap.max").write_text("max\n")
+    found = refusal(pod, dict.fromkeys(parts, 1000 * MIB), 1000 * MIB, tmp_path / "meminfo")
     assert refused in found
     assert bool(found) == bool(refused)
 
