@@ -282,9 +282,12 @@ class SliceRegistry:
         self._files.fit()
 
     def age_s(self, key: Key) -> int:
-        """Returns for how long the container has had its control block, in seconds by the wall clock."""
+        """Returns for how long the container has had its control block, in seconds by the wall clock.
+
+        The folder tells: its files change, and those that peers link change with each of them.
+        """
         try:
-            made_s = (self.folder(key) / "signal").stat().st_ctime
+            made_s = self.folder(key).stat().st_mtime
         except FileNotFoundError:
             return 0
         return max(0, round(time.time() - made_s))

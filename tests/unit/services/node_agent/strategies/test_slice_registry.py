@@ -8,6 +8,7 @@ import fcntl
 import mmap
 import os
 import struct
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,22 @@ def test_the_memory_of_a_dead_process_is_charged_but_not_held(registry: SliceReg
         fcntl.fcntl(file, fcntl.F_OFD_SETLK, living)
         assert seen() == (48, 8)
     assert seen() == (48, 0)
+
+
+def test_a_slice_is_no_younger_because_neighbours_come_and_go(registry: SliceRegistry, clock: Clock) -> None:
+    """Each of them links its signal. What was lent is taken back from the slice with the shortest run time."""
+    low, high = make("low"), make("high", priority=5)
+    registry.put(high)
+    folder = registry.folder(high.key)
+    os.utime(folder, (1_000.0, 1_000.0))
+    age_s = registry.age_s(high.key)
+    assert age_s == round(time.time() - 1_000.0)
+    registry.put(low)
+    assert (folder / "signal").stat().st_nlink == 2
+    registry.drop(low.key)
+    registry.heartbeat()
+    assert registry.age_s(high.key) >= age_s
+    assert registry.age_s(("gone", "main")) == 0
 
 
 def test_a_restarted_agent_never_tells_a_slice_that_it_is_alone(
