@@ -148,6 +148,8 @@ class Strategies:
         self._police.thaw()
         await self._installed.install()
         self._adopt()
+        # What follows may take longer than pauses and gates last without a heartbeat.
+        self._ctx.spawn(self._heartbeats(), name="control-blocks")
         if self._mps is not None:
             await self._mps.start()
         await self._bursts.start()
@@ -173,7 +175,6 @@ class Strategies:
             self._ctx.spawn(self._probes.run(say), name="probes")
         if self._mps is not None:
             self._mps.run(say)
-        self._ctx.spawn(self._heartbeats(), name="control-blocks")
         self._ctx.spawn(self._bursts.run(HEARTBEAT_S), name="bursts")
         self._ctx.spawn(self.rehearser.run(), name="rehearsals")
         self._ctx.spawn(self._holds.run(), name="holds")

@@ -14,6 +14,7 @@ import grpc
 import msgspec
 import pytest
 
+from services.node_agent.bursts import Bursts
 from services.node_agent.devices import monitor
 from services.node_agent.devices.nvml import NvmlDevices
 from services.node_agent.processes.owner import Owner
@@ -127,6 +128,29 @@ async def test_a_restarted_agent_keeps_pods_suspended_and_reports_it_to_a_new_le
         sync = NodeSync(term=2, node="n1", grants=(grant("low", PAUSE, term=2),))
         answer = decode(await bus.request(subjects.node_command("n1", "sync"), encode(sync)), NodeSyncAnswer)
         assert (answer.accepted, answer.suspension) == (True, {"g-low": PAUSE})
+
+
+async def test_a_pause_holds_while_the_agent_starts(
+    nats: EmbeddedServer,
+    bus: NatsBus,
+    host: Path,
+    kubelet: FakeKubelet,
+    settings: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """To ask the driver for each bursting pod takes longer than a pause lasts without a heartbeat."""
+    async with agent(nats, host, **settings):
+        await started(bus, kubelet, grant("low", PAUSE))
+    beats: list[int] = []
+
+    async def slow(_: Bursts) -> None:
+        adopted = orders(host, "low").heartbeat_ns
+        await eventually(lambda: orders(host, "low").heartbeat_ns > adopted, within_s=20)
+        beats.append(orders(host, "low").paused)
+
+    monkeypatch.setattr(Bursts, "start", slow)
+    async with agent(nats, host, **settings):
+        assert beats == [1]
 
 
 def pretend_resumed(host: Path, name: str) -> None:
