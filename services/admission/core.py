@@ -87,7 +87,7 @@ def _review(request: Request, policy: Policy) -> Allowed:
     warnings = manifest_warnings.of_annotations(typed)
     warnings += manifest_warnings.of_init_containers(typed, frozenset(asked.asks))
     warnings += profiles.warnings(request.namespace, filled)
-    final = _canonical(pod, users, request.traceparent, policy.quota_gpu_bytes)
+    final = _canonical(pod, users, request.traceparent, policy)
     return Allowed(tuple(difference(request.pod, final)), warnings, dialect or "kerf")
 
 
@@ -182,13 +182,13 @@ def _gpu_containers(pod: Json) -> list[Place]:
     ]
 
 
-def _canonical(pod: Json, users: list[Place], traceparent: str, quota_gpu_bytes: int) -> Json:
+def _canonical(pod: Json, users: list[Place], traceparent: str, policy: Policy) -> Json:
     """schedulerName, slot and quota of each container that uses GPUs, the toleration, the trace."""
     spec: dict[str, Any] = dict(pod["spec"])
     spec["schedulerName"] = names.SCHEDULER_NAME
     for field, index in users:
         spec[field] = list(spec[field])
-        spec[field][index] = _completed(spec[field][index], quota_gpu_bytes)
+        spec[field][index] = _completed(spec[field][index], policy)
     spec |= _tolerating(spec)
     metadata = pod.get("metadata") or {}
     annotations = metadata.get("annotations") or {}
@@ -203,11 +203,11 @@ def _tolerating(spec: Json) -> Json:
     return {} if rules.tolerated(known) else {"tolerations": [*known, TOLERATION]}
 
 
-def _completed(container: Json, quota_gpu_bytes: int) -> Json:
+def _completed(container: Json, policy: Policy) -> Json:
     resources = dict(container.get("resources") or {})
     halves = amounts(container)
     gpu = {name: value for name, value in halves["limits"].items() if names.is_gpu_resource(name)}
-    counts = quota_gpu_milli(gpu, quota_gpu_bytes)
+    counts = quota_gpu_milli(gpu, policy.quota_gpu_bytes, policy.quota_least_milli)
     for half, values in halves.items():
         written = values.get(names.RESOURCE_QUOTA, "")
         resources[half] = (

@@ -33,6 +33,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The users that may write kerf.dev/grant."""
     quota_gpu_bytes: int = 80 << 30
     """Memory of a GPU, by which a slice's memory counts as a part of one under ResourceQuota."""
+    quota_least_milli: int = 1
+    """Thousandths of a GPU that a slice of each GPU counts at least under ResourceQuota."""
 
     def profile_of(self, namespace: str) -> Profile:
         """The profile of a pod of this namespace."""

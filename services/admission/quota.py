@@ -11,11 +11,12 @@ from shared.model.units import MIB, WHOLE_GPU_MILLI
 _WHERE = "container"
 
 
-def quota_gpu_milli(limits: Quantities, gpu_bytes: int) -> int:
+def quota_gpu_milli(limits: Quantities, gpu_bytes: int, least_milli: int) -> int:
     """Thousandths of a GPU of valid limits: the larger of the parts of compute and of memory.
 
-    `gpu_bytes`: the memory of a GPU, for which model a pod gets is not known at admission. A container counts its
-    whole GPUs at most. The API server's policy `kerf-canonical` has the same in CEL.
+    `gpu_bytes`: the memory of a GPU, for which model a pod gets is not known at admission. `least_milli`: what a part
+    of each GPU counts at least, as no pod gets that GPU as a whole any more. A container counts its whole GPUs at most.
+    The API server's policy `kerf-canonical` has the same in CEL.
     """
     mig = sum(
         read_number(limits, resource, _WHERE) * _of_profile(resource, gpu_bytes)
@@ -30,8 +31,10 @@ def quota_gpu_milli(limits: Quantities, gpu_bytes: int) -> int:
     )
     if not memory and not percent:
         return mig + gpus * WHOLE_GPU_MILLI
-    share = max(-(-memory * WHOLE_GPU_MILLI // gpu_bytes), percent * WHOLE_GPU_MILLI // 100)
-    return mig + min(max(gpus, 1) * WHOLE_GPU_MILLI, share)
+    gpus = max(gpus, 1)
+    of_memory = -(-(memory // gpus) * WHOLE_GPU_MILLI // gpu_bytes)
+    share = max(gpus * max(of_memory, least_milli), percent * WHOLE_GPU_MILLI // 100)
+    return mig + min(gpus * WHOLE_GPU_MILLI, share)
 
 
 def _of_profile(resource: str, gpu_bytes: int) -> int:

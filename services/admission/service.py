@@ -67,6 +67,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     watcher_accounts: tuple[str, ...] = ("system:serviceaccount:kerf-system:kerf-watcher",)
     quota_gpu_memory: str = "80Gi"
     """As the policies have it: what a GPU's memory counts as under ResourceQuota."""
+    quota_least_milli: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
+    """As the policies have it: thousandths of a GPU that a slice of each GPU counts at least under ResourceQuota."""
     max_body_bytes: Count = 8 << 20
     """etcd takes objects of 1.5 MiB; a review carries two of them."""
     reload_every_s: Count = 10
@@ -107,6 +109,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             debug_memory_percent=self.debug_memory_percent,
             watcher_accounts=self.watcher_accounts,
             quota_gpu_bytes=whole(self.quota_gpu_memory),
+            quota_least_milli=self.quota_least_milli,
         )
 
 

@@ -348,7 +348,7 @@ def one_fault() -> Iterator[Json]:
     yield from (pod(asked(gpu=1), container("b", {"kerf.dev/gpus": zero, **amounts(slot=zero)})) for zero in ("0", 0))
     yield from (pod(asked(gpu=gpu)) for gpu in GPUS)
     yield from (pod(asked(gpu=gpu, memory="576Gi")) for gpu in GPUS)
-    yield from (pod(asked(gpu=3, memory="16Gi")), pod(asked(gpu=3, compute=100)))
+    yield from (pod(asked(gpu=3, memory="16Gi")), pod(asked(gpu=3, compute=100)), pod(asked(gpu=8, memory="8Mi")))
     yield from (pod(asked(gpu=1, memory=memory)) for memory in MEMORY)
     yield from (pod(asked(memory=memory)) for memory in MEMORY)
     yield from (pod(asked(gpu=1, compute=compute)) for compute in COMPUTE)

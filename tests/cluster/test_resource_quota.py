@@ -78,6 +78,7 @@ ASKS: list[tuple[dict[str, str], int]] = [
     ({"kerf.dev/gpu-compute": "30"}, 300),
     ({"kerf.dev/gpu-memory": "16Gi", "kerf.dev/gpu-compute": "30"}, 300),
     ({"kerf.dev/gpu": "2", "kerf.dev/gpu-memory": "80Gi", "kerf.dev/gpu-compute": "60"}, 1000),
+    ({"kerf.dev/gpu": "8", "kerf.dev/gpu-memory": "8Mi"}, 8),
     ({"kerf.dev/gpu-memory": "141Gi"}, 1000),
     ({"kerf.dev/mig-1g.10gb": "2"}, 284),
     ({"aliyun.com/gpu-mem": "16"}, 200),

@@ -215,6 +215,12 @@ def test_one_value_sets_the_share_of_the_profile_debug_in_policy_and_webhook() -
     assert "string(25 * quantity(" not in shown
 
 
+def test_one_value_sets_what_a_slice_counts_at_least_in_policies_and_webhook() -> None:
+    shown = template("--set=admission.canonical=policy", "--set=quota.leastMilli=143")
+    assert '{name: KERF_ADMISSION_QUOTA_LEAST_MILLI, value: "143"}' in shown
+    assert shown.count(", 143].max()") == shown.count("a[0] * 1000") == 5
+
+
 @pytest.mark.parametrize(("given", "named"), [("", None), ("gpu-agents", "gpu-agents")])
 def test_the_agents_priority_class_is_a_value(given: str, named: str | None) -> None:
     shown = template(f"--set=agent.priorityClassName={given}", "--show-only=templates/35-node-agent.yaml")
