@@ -4,7 +4,7 @@ drain."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import nats.errors
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 DRAIN_S = 5.0
 """A handler that hangs must not hold the whole shutdown (fault 11): after this long it is cancelled."""
+
+_LATE: set[asyncio.Task[None]] = set()
+"""Drains that have not ended; the event loop has no reference to its tasks."""
 
 log = structlog.get_logger("bus")
 
@@ -51,12 +54,16 @@ class CoreSubscription:
             self._sub = await connection.nc.subscribe(self._subject, queue=queue, cb=self._receive)
         except (nats.errors.Error, ValueError) as error:
             raise BusError(f"cannot subscribe to {self._subject}: {error or type(error).__name__}") from error
-        await connection.settle()
-        if connection.take_denied_subscription(self._subject):
+        try:
+            await connection.settle()
+            if connection.take_denied_subscription(self._subject):
+                raise BusError(
+                    f"not permitted to subscribe to {self._subject}; check the user's permissions in the NATS "
+                    "configuration"
+                )
+        except BaseException:  # a cancellation, too: nothing has a reference to stop it by
             await self.stop()
-            raise BusError(
-                f"not permitted to subscribe to {self._subject}; check the user's permissions in the NATS configuration"
-            )
+            raise
 
     async def _receive(self, message: Msg) -> None:
         incoming = Incoming(
@@ -86,22 +93,33 @@ class CoreSubscription:
         sub, self._sub = self._sub, None
         self._forget(self)
         if sub is not None:
-            if self._connection.connected:
-                await _bounded(sub.drain(), self._subject)  # type: ignore[no-untyped-call]
-            if not sub._closed:  # a drain that hung or never began; there is no public way to ask
-                await _bounded(sub.unsubscribe(), self._subject, DRAIN_S / 5)
+            try:
+                if self._connection.connected:
+                    await self._drain(sub)
+            finally:
+                # Where that did not end, the next connection would have the subscription again. nats-py counts it as
+                # closed by then, and has no public way to remove it.
+                if self._connection.nc._subs.pop(sub._id, None) is not None:
+                    sub._closed = True
+                    sub._stop_processing()
         if self._running:
             _, hanging = await asyncio.wait(self._running, timeout=DRAIN_S)
             if hanging:
                 await end(*hanging, within_s=1)
                 log.error("bus_handlers_cancelled", subject=self._subject, handlers=len(hanging))
 
+    async def _drain(self, sub: NatsSubscription) -> None:
+        """Not cancelled when it is late: it awaits the answer to a ping, and nats-py's read loop ends by an answer to a
+        ping that was cancelled."""
+        draining = asyncio.create_task(sub.drain())  # type: ignore[no-untyped-call]
+        _LATE.add(draining)
+        draining.add_done_callback(self._drained)
+        done, _ = await asyncio.wait({draining}, timeout=DRAIN_S)
+        if not done:
+            log.error("bus_drain_timed_out", subject=self._subject, seconds=DRAIN_S)
 
-async def _bounded(work: Awaitable[None], subject: str, timeout_s: float = DRAIN_S) -> None:
-    try:
-        async with asyncio.timeout(timeout_s):
-            await work
-    except TimeoutError:
-        log.error("bus_drain_timed_out", subject=subject, seconds=timeout_s)
-    except nats.errors.Error as error:
-        log.warning("bus_drain_failed", subject=subject, error=str(error) or type(error).__name__)
+    def _drained(self, draining: asyncio.Task[None]) -> None:
+        _LATE.discard(draining)
+        error = None if draining.cancelled() else draining.exception()
+        if error is not None:
+            log.warning("bus_drain_failed", subject=self._subject, error=str(error) or type(error).__name__)

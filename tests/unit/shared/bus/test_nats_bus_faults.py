@@ -15,6 +15,7 @@ import uvloop
 from nats.aio.client import Srv
 from nats.errors import Error
 
+from shared.bus import connection as connection_module
 from shared.bus import consumer as consumer_module
 from shared.bus.client import RECONNECT_WAIT_S, REFUSED_WAIT_S
 from shared.bus.embedded import EmbeddedServer, User
@@ -138,10 +139,29 @@ async def test_fault_3_a_request_without_connection_is_not_sent_later(
     assert came == [b"marker"]
 
 
+async def test_a_subscription_that_is_cancelled_before_the_server_has_it_is_none(
+    server: EmbeddedServer, bus: NatsBus
+) -> None:
+    """Fault 20. A survey is cancelled as soon as what it is for has come."""
+    before = len(bus._connection.nc._subs)
+
+    async def nothing(_: Incoming) -> None:
+        """It is never called."""
+
+    server.freeze()
+    asking = asyncio.create_task(bus.subscribe("kerf.test.order", nothing))
+    await eventually(lambda: len(bus._connection.nc._subs) == before + 1)
+    asking.cancel()
+    await asyncio.wait({asking})
+    server.thaw()
+    assert (len(bus._connection.nc._subs), bus._subscriptions) == (before, [])
+
+
 async def test_a_request_that_is_lost_with_its_connection_is_given_up_soon_after_the_next_one(
-    server: EmbeddedServer, bus: NatsBus, connect
+    server: EmbeddedServer, bus: NatsBus, connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may have been acted on. One that is answered on the next connection is no loss."""
+    monkeypatch.setattr(connection_module, "REPLACED_S", 5.0)
     taken: list[Incoming] = []
     other = await connect()
 
