@@ -149,9 +149,8 @@ class Placement(Service):
 
     async def _session(self) -> None:
         """Runs leader sessions while this process has the lease. A session starts by taking a term and ends when an
-        append is refused: most often by the term of a successor, which a process that was frozen knows before it knows
-        that it has lost the lease. A term taken then would end the successor's session."""
-        is_first = True
+        append is refused: most often by the term of a successor, before a process that was frozen has tried to renew
+        the lease. A term taken then would end the successor's session."""
         while True:
             session, again_s = None, _AGAIN_S
             try:
@@ -163,9 +162,8 @@ class Placement(Service):
                     lambda request, cause: self._log_failures.add(1, request, cause),
                 )
                 await self.ctx.provision()
-                if not is_first and (other := await self._leadership.taken_by()):
+                if other := await self._leadership.taken_by():
                     raise Refused(f"{other} leads")
-                is_first = False
                 await log_client.take_term()
                 session = LeaderSession(self.ctx, log_client)
                 self._session_now = session

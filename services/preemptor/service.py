@@ -221,7 +221,7 @@ class _Work:
                 save.add_done_callback(self._saves.discard)
             case m.Execute() if self._leads():  # as above: what is to protect the replacements is persisted
                 group.create_task(self._evict(command))
-            case m.Execute():  # the core did not know yet; it asks again if this instance leads again
+            case m.Execute():  # by a tick before the lead was lost; to be requested again if this instance leads again
                 self._inbox.put_nowait(_evicted(command, _unanswered(command)))
             case m.CancelPlan():
                 group.create_task(self._abandon(command))

@@ -25,6 +25,8 @@ LOOK_S = 2.0
 CUT_OFF_S = 5.0
 """No pod is seen, and none is bound, while it is cut off and has not left: that takes LOOK_S, twice the time of a look
 that fails, and another watcher's answer; 8 s."""
+LOOKS_TO_RETURN = 2
+"""So many good looks in a row bring one back that has left: each return is a list, and a snapshot for its readers."""
 ANSWERS_S = 4.0
 """How long other watchers have to answer: each of them asks the API server first."""
 
@@ -52,12 +54,16 @@ class Reach:
     async def run(self, serve: Callable[[], Awaitable[None]], leave: Callable[[], Awaitable[None]]) -> None:
         """Calls `leave` when another one is to do the work, and `serve` when this one can again; until cancelled."""
         self._reached_at = asyncio.get_running_loop().time()
+        in_a_row = 0
         while True:
             await asyncio.sleep(LOOK_S)
             if await self._looks():
-                if self.state == "left":
+                in_a_row += 1
+                if self.state == "left" and in_a_row >= LOOKS_TO_RETURN:
                     await self._return(serve)
-            elif self._is_cut_off() and (other := await self._another()) and await self._is_still_cut_off():
+                continue
+            in_a_row = 0
+            if self._is_cut_off() and (other := await self._another()) and await self._is_still_cut_off():
                 self._log.error("watcher_cut_off", serves_instead=other)
                 await leave()
 

@@ -18,6 +18,8 @@ ANSWER_S = 2.0
 PAGE_TIMEOUT_S = 20.0
 LOOK_S = 1.0
 """How often it is asked, while a page is awaited, whether its watcher still works."""
+WORKS_S = 4.0
+"""How long it has to answer that: it asks the API server first, for up to 3 s."""
 NO_SNAPSHOT = "none"
 """Watchers' snapshots have other names."""
 
@@ -77,17 +79,23 @@ class SnapshotReader:
             await asyncio.sleep(LOOK_S)
             try:
                 query = encode(ReachQuery(epoch=""))
-                answers = await self._bus.survey(subjects.QUERY_REACH, query, within_s=ANSWER_S, enough=works)
+                working = _epochs(await self._bus.survey(subjects.QUERY_REACH, query, within_s=WORKS_S, enough=works))
             except BusError as error:
                 log.debug("no_watcher_asked", error=str(error))
                 continue
-            if answers and not works(answers):
-                return _epochs(answers)[0]
+            if working and epoch not in working:
+                return working[0]
 
     async def _request(self, subject: str, request: SnapshotRequest, timeout_s: float) -> SnapshotPage:
         return self._reader.read(await self._bus.request(subject, encode(request), timeout_s=timeout_s), SnapshotPage)
 
 
 def _epochs(answers: list[bytes]) -> list[str]:
-    """Those of the watchers that gave these answers. Raises ContractError."""
-    return [decode(answer, ReachAnswer).epoch for answer in answers]
+    """Those of the watchers that gave these answers, without answers that cannot be read."""
+    found: list[str] = []
+    for answer in answers:
+        try:
+            found.append(decode(answer, ReachAnswer).epoch)
+        except ContractError as error:
+            log.warning("reach_answer_malformed", error=str(error))
+    return found

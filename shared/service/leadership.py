@@ -215,8 +215,8 @@ class Leadership:
         await self._on_elected()
 
     async def taken_by(self) -> str:
-        """Returns which other process has the key by the servers' word; empty: none. A process that was frozen does not
-        know it yet. Raises BusError."""
+        """Returns which other process has the key by the servers; empty: none. `leading` of a process that was frozen
+        is not of now. Raises BusError."""
         value = (await self._kv.get(self._key)).value
         return "" if value in (None, self._me) else value.decode()
 

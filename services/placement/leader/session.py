@@ -34,6 +34,7 @@ TICK_S = 0.1
 ANSWER_S = 15.0
 HOLD_ANSWER_S = 20.0
 """A node may have to finish other suspensions before it brings a gang's members to a stop."""
+TERM_AGAIN_S = 1.0
 _YIELD_EVERY = 32
 EXCLUDED_NAMED = 5
 
@@ -277,9 +278,16 @@ class LeaderSession:
         return subjects.ack(self.ctx.instance, of, node)
 
     def reconnected(self) -> None:
-        """The servers may have lost the log. A takeover would learn that from its first record, after it has touched
-        the pods."""
-        self._spawn(self._check_term("the connection was replaced"))
+        """The servers may have lost the log. A takeover would find that by its first record, after it has touched the
+        pods."""
+        self._spawn(self._check_log())
+
+    async def _check_log(self) -> None:
+        """Servers that have lost all streams may need seconds until they can be made again."""
+        while not await self._check_term("the connection was replaced"):
+            if self.core.phase == "leading":
+                return  # its next record says the same
+            await asyncio.sleep(TERM_AGAIN_S)
 
     async def _node_ahead(self, reason: str) -> None:
         if await self._check_term(reason):

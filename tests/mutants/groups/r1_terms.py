@@ -152,8 +152,8 @@ MUTANTS = [
         name="term-from-a-successor",
         what="a leader that was frozen takes a term from its successor before it looks at the lease",
         file="services/placement/service.py",
-        old="if not is_first and (other := await self._leadership.taken_by()):",
-        new="if not is_first and (other := self._leadership.leading and None):",
+        old="if other := await self._leadership.taken_by():",
+        new="if other := self._leadership.leading and None:",
         tests=("tests/unit/services/placement/test_service.py::test_a_term_is_not_taken_from_a_successor",),
     ),
     Mutant(

@@ -242,7 +242,7 @@ async def test_a_page_is_awaited_for_as_long_as_its_watcher_works(
     """Before, one that ended, or was cut off, while it listed for a new leader cost that leader 20 s."""
     monkeypatch.setattr(snapshot_reader, "PAGE_TIMEOUT_S", 3600.0)
     monkeypatch.setattr(snapshot_reader, "LOOK_S", 0.02)
-    monkeypatch.setattr(snapshot_reader, "ANSWER_S", 0.2)
+    monkeypatch.setattr(snapshot_reader, "WORKS_S", 2.0)
     first, other = Watcher(bus, "first"), Watcher(bus, "other")
     for watcher in (first, other):
         await watcher.start()
