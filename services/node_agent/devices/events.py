@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,8 @@ log = structlog.get_logger("nvml")
 
 WAIT_MS = 1000
 RETRY_S = 5.0
+FAILED_AGAIN_S = 60.0
+"""How often a GPU that could not be registered is tried again while others are."""
 _WANTED = pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventTypeDoubleBitEccError
 DOUBLE_BIT_XID = 48
 """The XID of a double-bit ECC event."""
@@ -60,8 +63,12 @@ class Events:
             events = pynvml.nvmlEventSetCreate()
             try:
                 uuids = dict(self._registered(index, events) for index in range(pynvml.nvmlDeviceGetCount()))
+                tried_s = time.monotonic()
                 while any(uuids.values()) and not self._register_again.is_set():
                     self._wait(events, uuids)
+                    if self._failed and time.monotonic() - tried_s >= FAILED_AGAIN_S:
+                        uuids.update(self._registered(index, events) for index in tuple(self._failed))
+                        tried_s = time.monotonic()
             finally:
                 pynvml.nvmlEventSetFree(events)
         finally:

@@ -284,7 +284,7 @@ class SliceRegistry:
     def age_s(self, key: Key) -> int:
         """Returns for how long the container has had its control block, in seconds by the wall clock.
 
-        The folder tells: its files change, and those that peers link change with each of them.
+        By its folder: its files change, and those that peers link change with each of them.
         """
         try:
             made_s = self.folder(key).stat().st_mtime

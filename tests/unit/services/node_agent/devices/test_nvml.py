@@ -320,6 +320,12 @@ async def test_a_gpu_that_cannot_be_registered_keeps_no_xids_of_the_others_away(
         machine.also(f"event {number} 1 8 31\n")
         return bool(heard)
 
+    async def both() -> bool:
+        nonlocal number
+        number += 2
+        machine.also(f"event {number - 1} 1 8 31\nevent {number} 0 8 31\n")
+        return ("GPU-a", 31) in heard
+
     watched = devices()
     machine.become(TWO.replace(" 0 0\n", f" 0 {error}\n").replace(" 1 0\n", f" 1 {error}\n"))
     with capture_logs() as logs:
@@ -329,6 +335,9 @@ async def test_a_gpu_that_cannot_be_registered_keeps_no_xids_of_the_others_away(
         machine.become(TWO.replace(" 0 0\n", f" 0 {error}\n"))
         await eventually(listening)
     assert set(heard) == {("GPU-b", 31)}
+    monkeypatch.setattr(events, "FAILED_AGAIN_S", 0.01)
+    machine.become(TWO)
+    await eventually(both, what="XIDs of the one that can be registered later")
     await watched.close()
 
 
