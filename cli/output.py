@@ -116,7 +116,8 @@ def run_command(command: Coroutine[Any, Any, None]) -> None:
     interrupted."""
     try:
         asyncio.run(command)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed by the shell: >&-
+            sys.stdout.flush()
     except Failure as error:
         fail(error)
     except ContractError as error:

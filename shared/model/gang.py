@@ -56,6 +56,7 @@ _INNERMOST = "; give each pod's subgroup by its name, and pods to the innermost 
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?")
 _OBJECT = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+_TASK = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,251}[A-Za-z0-9])?")
 _COUNT = re.compile(r"[0-9]{1,5}")
 _LABEL = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]{0,250}[A-Za-z0-9])?")
 
@@ -179,7 +180,7 @@ def _inferred(pod: Pod) -> GangRef | None:
     if group := meta.labels.get(_COSCHEDULING):
         return _by(f"podgroup.scheduling.x-k8s.io/{group}")
     if group := next(filter(None, (_object(meta.annotations, key) for key in _VOLCANO)), ""):
-        return _by(f"podgroup.scheduling.volcano.sh/{group}", part=_object(meta.annotations, _VOLCANO_TASK))
+        return _by(f"podgroup.scheduling.volcano.sh/{group}", part=_task(meta.annotations))
     if group := _object(meta.annotations, _KAI):
         return _by(f"podgroup.scheduling.run.ai/{group}", part=meta.labels.get(_KAI_SUBGROUP, ""))
     if group := meta.labels.get(_GROVE_GANG):
@@ -201,6 +202,18 @@ def _inferred(pod: Pod) -> GangRef | None:
     if (group := meta.labels.get(_KUBEFLOW_JOB)) and (kind := _kubeflow_kind(pod)):
         return _by(f"{kind}.kubeflow.org/{group}")
     return None
+
+
+def _task(notes: Mapping[str, str]) -> str:
+    """The task of Volcano's job. KubeRay writes the name of its group of workers there, which is the value of a label
+    as well."""
+    name = notes.get(_VOLCANO_TASK, "")
+    if name and not _TASK.fullmatch(name):
+        raise _bad(
+            f"annotation {_VOLCANO_TASK} is {name[:_SHOWN]!r}; it must be at most 253 letters, digits, dots, dashes "
+            f"and underscores. Or set {names.ANNOTATION_GANG}: {NONE}"
+        )
+    return name
 
 
 def _object(notes: Mapping[str, str], key: str) -> str:

@@ -257,13 +257,15 @@ ALERTS = (
     Alert(
         name="KerfEventsMissed",
         severity="warning",
-        expr="increase(kerf_bus_events_missed_total[1h]) > 0",
+        # The second: a service that was away has a new series, which begins with what it missed.
+        expr="increase(kerf_bus_events_missed_total[1h]) > 0\n"
+        "or (kerf_bus_events_missed_total > 0 unless kerf_bus_events_missed_total offset 1h)",
         wait="0m",
         summary="{{ $labels.instance }} missed events of the stream",
         description="The event stream dropped them before they were read. The usage, the bills and the counters of "
         "that time are incomplete, and stay so.",
         example=Example(
-            series={'kerf_bus_events_missed_total{instance="a"}': "0 0 7x10"}, at="5m", labels={"instance": "a"}
+            series={'kerf_bus_events_missed_total{instance="a"}': "_ _ 7x10"}, at="5m", labels={"instance": "a"}
         ),
     ),
     Alert(

@@ -200,11 +200,11 @@ def test_a_group_of_a_leader_worker_set_has_the_size_that_its_pods_have_annotate
 
 
 def test_subgroups_of_volcano_and_kai_are_read() -> None:
-    volcano = read({"scheduling.volcano.sh/group-name": "g", "volcano.sh/task-spec": "worker"})
+    volcano = read({"scheduling.volcano.sh/group-name": "g", "volcano.sh/task-spec": "GPU_Workers"})
     kai = read({"pod-group-name": "g"}, labels={"kai.scheduler/subgroup-name": "decode"})
     assert volcano is not None
     assert kai is not None
-    assert (volcano.part, kai.part) == ("worker", "decode")
+    assert (volcano.part, kai.part) == ("GPU_Workers", "decode")
 
 
 def test_subgroups_in_an_annotation_are_a_tree() -> None:
