@@ -9,7 +9,7 @@ from services.node_agent import messages as m
 from services.node_agent import moving, rehearsals
 from services.node_agent.core import Agent
 from services.node_agent.strategies.host_memory import HostMemoryUnknown
-from services.node_agent.strategies.locks import LockError
+from services.node_agent.strategies.locks import LockError, NoWorker
 from services.node_agent.strategies.stopping import NotQuiet
 from services.node_agent.strategies.suspension import Suspender
 from shared.model.suspension import goes_to_host
@@ -19,6 +19,8 @@ from shared.service import Context
 LOOK_S = 2.0
 MOST_MIB = 32 * 1024
 """A pod that has more on its GPUs by then is not rehearsed: copies of so much are left to its first turn."""
+MOST_DOUBLED = 6
+"""Where the driver's locks cannot be used a pod is tried ever more rarely: each time a process is started for it."""
 MOST_TRIES = 3
 """A pod that could not be stopped so often, each time after twice as long, counts as one that cannot be."""
 
@@ -41,6 +43,8 @@ class Rehearser:
         """When the processes of a pod, by grant id, were first seen with memory on a GPU."""
         self._tries: dict[str, int] = {}
         """How often a pod, by grant id, could not be stopped."""
+        self._misses: dict[str, int] = {}
+        """How often the driver's locks could not be used for a pod, by grant id."""
         self._left: set[str] = set()
         """The pods of which a rehearsal has left something on the host."""
 
@@ -63,6 +67,7 @@ class Rehearser:
         due = {known.grant_id: known for known in self._agent.store.known if rehearsals.is_due(known)}
         self._since_s = {grant_id: since for grant_id, since in self._since_s.items() if grant_id in due}
         self._tries = {grant_id: tries for grant_id, tries in self._tries.items() if grant_id in due}
+        self._misses = {grant_id: misses for grant_id, misses in self._misses.items() if grant_id in due}
         for grant_id, known in due.items():
             held = self._suspender.living_bytes(known.grant.uid)
             if not held:
@@ -78,13 +83,19 @@ class Rehearser:
                     moving.rehearsal(known, self._agent.node, self._agent.gpus.by_uuid),
                     immovable.append,
                 )
+            except NoWorker as error:
+                misses = self._misses[grant_id] = min(MOST_DOUBLED, self._misses.get(grant_id, 0) + 1)
+                if misses == 1:
+                    self._ctx.log.warning("not_rehearsed", pod=grant_id, why=str(error), effect="it is tried again")
+                why = None
             except NotQuiet as error:
                 # Programs compile and tune when they begin: a kernel of seconds then says nothing of their later ones.
                 tries = self._tries[grant_id] = self._tries.get(grant_id, 0) + 1
                 why = str(error) if tries >= MOST_TRIES else None
             if why is None:
-                # Something else has been ordered meanwhile, the host has no room, or it is not quiet.
-                self._since_s[grant_id] = now_s + self._settled_s * (2 ** self._tries.get(grant_id, 0) - 1)
+                # Something else has been ordered meanwhile, the host has no room, it is not quiet, or the locks fail.
+                again = self._tries.get(grant_id, 0) + self._misses.get(grant_id, 0)
+                self._since_s[grant_id] = now_s + self._settled_s * (2**again - 1)
                 continue
             if why:
                 await self._look_at_host(known.grant.uid)

@@ -8,7 +8,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from weakref import WeakValueDictionary
 
 import msgspec
-import structlog
 
 from services.node_agent.messages import SuspendResult, SuspendTask
 from services.node_agent.moves import Move
@@ -26,8 +25,6 @@ from shared.contracts.node_commands import LiveSlice
 from shared.model.strategies import StrategyName, registered
 from shared.model.suspension import Suspension, goes_to_host
 from shared.model.units import MIB, WHOLE_GPU_MILLI
-
-log = structlog.get_logger("suspension")
 
 Changed = list[tuple[LiveSlice, Override]]
 """The slices that were changed, each with its previous override."""
@@ -274,10 +271,10 @@ class Suspender:
         immovable: Callable[[str], None] = lambda why: None,  # noqa: ARG005
     ) -> str | None:
         """Checkpoints a pod and restores it at once. Returns why that failed; None: it was not tried. Raises NotQuiet:
-        it could not be stopped at this time.
+        it could not be stopped at this time; NoWorker: the driver's locks cannot be used at this time.
 
         `still` says whether it is to be tried, asked when nothing else changes the pod's slices. Nor is it while the
-        host has no room or the driver's locks cannot be used, which says nothing of the program. After a failure a part
+        host has no room, which means nothing for the program. After a failure a part
         of the pod may still be on the host: `is_on_host` says so. `move`: its programs may have to come back to other
         GPUs; `immovable` is called with why they cannot.
         """
@@ -291,11 +288,7 @@ class Suspender:
             stopped: tuple[int, ...] = ()
             try:
                 # Once, and before the pod stands still: it does not wait for other pods' copies with all of it locked.
-                try:
-                    if await self._checkpointer.take_room(uid, bytes_of, waits=False):
-                        return None
-                except NoWorker as error:
-                    log.warning("not_rehearsed", pod=uid, why=str(error), effect="it is tried again")
+                if await self._checkpointer.take_room(uid, bytes_of, waits=False):
                     return None
                 gate.hold()
                 stopped = await self._checkpointer.stop((uid,), gate)
@@ -306,7 +299,7 @@ class Suspender:
                 if why:
                     immovable(why)
                 return await self._checkpointer.restore(uid)
-            except NotQuiet:
+            except (NotQuiet, NoWorker):
                 raise
             except (PartialCheckpoint, LockError, HostMemoryUnknown) as error:
                 return str(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, cast
 
 import msgspec
@@ -11,6 +12,7 @@ import structlog
 from services.node_agent import messages as m
 from services.node_agent.core import Agent
 from services.node_agent.rehearser import MOST_TRIES, Rehearser
+from services.node_agent.strategies.locks import NoWorker
 from services.node_agent.strategies.stopping import NotQuiet
 from shared.model.suspension import Suspension
 from tests.unit.services.node_agent.test_rehearsals import asked
@@ -68,6 +70,19 @@ async def test_a_pod_that_was_not_tried_is_tried_again_without_end() -> None:
     for now_s in range(0, 20 * 20, 10):
         await world.rehearser.look(now_s)
     assert (world.found, world.suspender.answers) == ((True, ""), [])
+
+
+async def test_a_pod_is_tried_ever_more_rarely_while_the_locks_cannot_be_used() -> None:
+    world = World()
+    world.suspender.answers = [NoWorker("no driver")] * 8 + [""]
+    tried_s, left = [], 9
+    for now_s in range(0, 4000, 10):
+        await world.rehearser.look(now_s)
+        if len(world.suspender.answers) < left:
+            left = len(world.suspender.answers)
+            tried_s.append(now_s)
+    assert [later - one for one, later in itertools.pairwise(tried_s)] == [20, 40, 80, 160, 320, 640, 640, 640]
+    assert world.found == (True, "")
 
 
 async def test_a_pod_that_cannot_be_stopped_is_tried_later_and_later_and_then_excluded() -> None:

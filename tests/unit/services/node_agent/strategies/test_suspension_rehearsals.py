@@ -168,7 +168,8 @@ async def test_a_rehearsal_for_which_the_host_has_no_room_is_not_tried(world: Wo
 
 async def test_a_rehearsal_without_a_driver_is_not_tried_and_one_with_an_old_driver_fails(world: World) -> None:
     world.driver.failure = NoWorker("libcuda.so.1: cannot open shared object file")
-    assert await world.rehearse() is None
+    with pytest.raises(NoWorker):
+        await world.rehearse()
     world.driver.failure = LockError("undefined symbol: cuCheckpointProcessLock")
     assert await world.rehearse() == "undefined symbol: cuCheckpointProcessLock"
     world.driver.failure = None
