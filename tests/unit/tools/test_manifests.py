@@ -352,6 +352,21 @@ def test_the_job_that_removes_kerf_without_helm_is_that_of_the_chart() -> None:
     assert "Namespace" not in {d["kind"] for d in plain}
 
 
+def test_the_job_that_removes_kerf_has_the_operators_settings() -> None:
+    """Without strict_x509 it cannot connect to an API server whose certificate needs that, and nothing is removed."""
+    made = _all("--set=settings.operator.strict_x509=false", "--set=settings.operator.lease_s=7")
+    operator, job = (
+        d["spec"]["template"]["spec"]["containers"][0]["env"]
+        for kind, name in (("Deployment", "kerf-operator"), ("Job", "kerf-uninstall"))
+        for d in made
+        if (d["kind"], d["metadata"]["name"]) == (kind, name)
+    )
+    assert [v for v in job if v["name"].startswith("KERF_OPERATOR_")] == [
+        v for v in operator if v["name"].startswith("KERF_OPERATOR_")
+    ]
+    assert {"name": "KERF_OPERATOR_STRICT_X509", "value": "false"} in job
+
+
 def test_the_namespace_outlives_the_release() -> None:
     """Also where the chart has made it: the volumes are in it, and the job that runs after all has been deleted."""
     (namespace,) = _all("--set=namespace.create=true", "--show-only=templates/00-namespace.yaml")
