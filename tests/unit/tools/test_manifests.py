@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shutil
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from services.admission.quota import quota_gpu_milli
 from services.operator import authority, schedulers
 from services.operator.config import Config
 from shared.model import names
@@ -219,6 +221,56 @@ def test_one_value_sets_what_a_slice_counts_at_least_in_policies_and_webhook() -
     shown = template("--set=admission.canonical=policy", "--set=quota.leastMilli=143")
     assert '{name: KERF_ADMISSION_QUOTA_LEAST_MILLI, value: "143"}' in shown
     assert shown.count(", 143].max()") == shown.count("a[0] * 1000") == 5
+
+
+class _List(list[int]):
+    """A list of CEL, as the expression's text has it."""
+
+    def max(self) -> int:
+        return max(self)
+
+    def min(self) -> int:
+        return min(self)
+
+
+def _counted(formula: str, gpus: int, memory: int, percent: int, gpu_bytes: int) -> int:
+    """The value of a formula of CEL, whose divisions are of integers, for a part: n GPUs, a[1] bytes, a[2] percent."""
+    text = formula.replace("a[1]", "memory").replace("a[2]", "percent").replace("variables.gpuMemory", "gpu_bytes")
+    text = text.replace("[", "_List([").replace("]", "])").replace(" / ", " // ")
+    given = {"n": gpus, "memory": memory, "percent": percent, "gpu_bytes": gpu_bytes, "_List": _List}
+    value = eval(text, given)
+    assert isinstance(value, int)
+    return value
+
+
+def _accepted_amounts(least: int) -> list[str]:
+    """What the rule [quota-amount] compares the amount of a part with, as CEL."""
+    made = _all("--set=admission.canonical=webhook", f"--set=quota.leastMilli={least}")
+    (request,) = [
+        d for d in made if d["kind"] == "ValidatingAdmissionPolicy" and d["metadata"]["name"] == "kerf-request"
+    ]
+    (rule,) = [one for one in request["spec"]["validations"] if "[quota-amount]" in one.get("message", "")]
+    return re.findall(r"\.map\(n,\s+(\[.*\]\.min\(\))\)", rule["expression"])
+
+
+def test_what_either_version_of_the_webhook_writes_is_accepted() -> None:
+    """The version before rounded memory once over all GPUs; its pods answer beside the new policies for a while."""
+    formulas, gpu_bytes = _accepted_amounts(1), 80 << 30
+    for gpus, each_mib, each_percent in itertools.product((1, 3, 8), (0, 1, 820, 10_000, 200_000), (0, 1, 30)):
+        memory, percent = gpus * each_mib << 20, gpus * each_percent
+        if memory or percent:
+            asks: dict[str, str | int] = {
+                "kerf.dev/gpu": gpus,
+                "kerf.dev/gpu-memory": memory,
+                "kerf.dev/gpu-compute": percent,
+            }
+            before = min(gpus * 1000, max(-(-memory * 1000 // gpu_bytes), percent * 10))
+            accepted = [_counted(one, gpus, memory, percent, gpu_bytes) for one in formulas]
+            assert accepted == [quota_gpu_milli(asks, gpu_bytes, 1), before], asks
+
+
+def test_a_least_amount_that_the_version_before_did_not_have_is_accepted_alone() -> None:
+    assert len(_accepted_amounts(143)) == 1
 
 
 @pytest.mark.parametrize(("given", "named"), [("", None), ("gpu-agents", "gpu-agents")])
