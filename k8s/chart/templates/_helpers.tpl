@@ -1,5 +1,8 @@
 {{- define "kerf.image" -}}
 {{- $i := .Values.image -}}
+{{- if and $i.digest $i.tag }}
+{{- fail "image.tag and image.digest are both set, and only one can count: add --set image.digest= for the tag, or --set image.tag= and the digest of the image that you want" }}
+{{- end -}}
 {{- if $i.digest }}{{ $i.repository }}@{{ $i.digest }}{{ else }}{{ $i.repository }}:{{ default .Chart.AppVersion $i.tag }}{{ end -}}
 {{- end -}}
 

@@ -60,6 +60,17 @@ def test_a_setting_that_other_objects_of_the_chart_need_is_refused_with_what_to_
     assert f"settings.{name} cannot be set: {instead}" in capfd.readouterr().err
 
 
+def test_a_tag_beside_a_digest_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    """An upgrade keeps the digest of the installation, and with it the image, whatever tag it names."""
+    digest = f"--set=image.digest=sha256:{'0' * 64}"
+    agent = "--show-only=templates/35-node-agent.yaml"
+    assert f"kerf@sha256:{'0' * 64}\n" in template(digest, agent)
+    assert "kerf:0.3.0\n" in template(digest, "--set=image.digest=,image.tag=0.3.0", agent)
+    with pytest.raises(subprocess.CalledProcessError):
+        template(digest, "--set=image.tag=0.3.0", agent)
+    assert "image.tag and image.digest are both set" in capfd.readouterr().err
+
+
 def test_no_setting_names_a_variable_twice(tmp_path: Path) -> None:
     """A server-side apply refuses the whole pod for it, and a client-side one drops one of the two."""
     fixed = yaml.safe_load((K8S / "chart" / "files" / "fixed-settings.yaml").read_text())
