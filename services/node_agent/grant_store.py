@@ -61,6 +61,10 @@ class GrantStore:
                 return known.grant.uid, entries
         return None
 
+    def has_claims(self) -> bool:
+        """Whether a known grant has parts for a ResourceClaim."""
+        return any(part.claim for known in self._known.values() for part in known.grant.grant.containers.values())
+
     def init_share(self, uid: str) -> str:
         """The container that shares its slice with this pod's init containers, or "" if no grant is known.
 

@@ -83,7 +83,7 @@ class KubeletAdapter:
     async def start(self) -> None:
         await self._runtime.start()
         await self._device_plugin.start()
-        if self._config.dra:
+        if self._config.dra or self._node.agent.store.has_claims():
             plugin = ClaimPlugin(
                 agent=self._node,
                 specs=self._slices,
@@ -94,7 +94,7 @@ class KubeletAdapter:
                 obstacle=lambda: self._runtime.obstacle,
             )
             await ClaimDriverServer(
-                self._ctx, Path(self._config.kubelet_dir), plugin, self._node.devices.serve_claims
+                self._ctx, Path(self._config.kubelet_dir), plugin, self._on_driver_registered
             ).start()
         if self._config.cpu_affinity == "near":
             await NriClient(self._ctx, self._config.host().seen(self._config.nri_socket), self._cpus).start()
@@ -107,6 +107,11 @@ class KubeletAdapter:
 
         self._ctx.on_drain(close)
         self._ctx.on_drain(self._leave)
+
+    async def _on_driver_registered(self, registered: bool) -> None:
+        """Where `dra` is off the driver is served for the pods that have claims already, for no kubelet can end them
+        without it. The node takes no new ones."""
+        await self._node.devices.serve_claims(registered and self._config.dra)
 
     async def _leave(self) -> None:
         """Says first that this node takes no new slices: without an agent the kubelet has no slots and refuses pods."""

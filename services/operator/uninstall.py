@@ -27,6 +27,7 @@ from services.operator.objects import (
     SCHEDULERS,
     SECRET,
     SECRETS,
+    TERMINAL,
     WEBHOOKS,
     ConfigMap,
     Node,
@@ -34,13 +35,16 @@ from services.operator.objects import (
     WebhookConfiguration,
 )
 from services.operator.observed import PART_OF
+from shared.formats import UNREADABLE
 from shared.kube.client import connect
 from shared.kube.outcomes import Result
 from shared.kube.resources import CLAIM, DEVICE_SLICE, NODE, POD, Resource
 from shared.kube.sender import Sender
 from shared.kube.transport import MERGE_PATCH, STRATEGIC_PATCH, Transport, TransportError
 from shared.model import names
+from shared.model.grant import decode_grant
 from shared.model.kube_object import KubeObject, Meta
+from shared.model.suspension import annotated_suspension, decode_suspension, goes_to_host
 from shared.service import ConfigError, read_config
 
 WAIT_S = 60.0
@@ -163,10 +167,8 @@ class Uninstall:
                 f"left: PersistentVolumeClaim {name}, with recorded usage or the log; "
                 f"kubectl -n {self._config.namespace} delete pvc {name}"
             )
-        using = [p for p in await self._list(POD, Pod) if names.ANNOTATION_GRANT in p.metadata.annotations]
-        running = [pod for pod in using if pod.spec.node_name and pod.status.phase == "Running"]
-        if running:
-            self._say(f"left: {len(running)} running pods keep the GPUs that Kerf gave them until they end")
+        for sentence in left_pods(await self._list(POD, Pod)):
+            self._say(sentence)
         self._say("left: /var/lib/kerf on the nodes, with the interposer that running containers have mounted")
 
     # --- the API server -----------------------------------------------------------------------------------------------
@@ -217,6 +219,54 @@ class Uninstall:
         else:
             self._failed += 1
             self._say(f"not removed: {what}: {result.message}")
+
+
+def left_pods(pods: list[Pod]) -> list[str]:
+    """What to say of pods that Kerf has placed and that have not ended; and of those that need more of it."""
+    using = [
+        pod
+        for pod in pods
+        if names.ANNOTATION_GRANT in pod.metadata.annotations
+        and pod.spec.node_name
+        and pod.status.phase not in TERMINAL
+    ]
+    said = []
+    running = [pod for pod in using if pod.status.phase == "Running"]
+    if running:
+        said.append(f"left: {len(running)} running pods keep the GPUs that Kerf gave them until they end")
+    if claiming := [pod for pod in using if _has_claim(pod)]:
+        said.append(
+            "left: pods with GPUs of ResourceClaims, which a kubelet cannot end without Kerf's driver; install Kerf "
+            f"again, delete them, and remove it when they are gone: {_named(claiming)}"
+        )
+    if away := [pod for pod in using if _is_on_host(pod)]:
+        said.append(
+            "left: pods whose GPU memory is on the host, and which nothing continues; delete them, or install Kerf "
+            f"again: {_named(away)}"
+        )
+    return said
+
+
+def _has_claim(pod: Pod) -> bool:
+    """Also where its grant cannot be read."""
+    try:
+        grant = decode_grant(pod.metadata.annotations[names.ANNOTATION_GRANT])
+    except UNREADABLE:
+        return True
+    return any(part.claim for part in grant.containers.values())
+
+
+def _is_on_host(pod: Pod) -> bool:
+    """Also where its suspension cannot be read."""
+    text = annotated_suspension(pod.metadata.annotations)
+    try:
+        return bool(text) and goes_to_host(decode_suspension(text))
+    except UNREADABLE:
+        return True
+
+
+def _named(pods: list[Pod]) -> str:
+    return ", ".join(sorted(f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods))
 
 
 def main(arguments: list[str]) -> None:

@@ -222,3 +222,19 @@ async def test_the_inventory_says_whether_the_kubelet_serves_claims(
         assert "has not asked" in ctx.health.report()["parts"]["claims"]["detail"]
         async with driver(host):
             await eventually(serves, what="dra in the inventory")
+
+
+async def test_prepared_claims_keep_their_driver_where_it_was_switched_off(
+    nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
+) -> None:
+    """The kubelet ends no pod whose claims it cannot hand back. The node gets no new ones."""
+    async with agent(nats, host, dra=True), driver(host) as plugin:
+        await tell(bus, granted("p", 100))
+        await prepare(plugin, "p")
+    async with agent(nats, host), driver(host) as plugin:
+        claim = dra.Claim(namespace="team", uid="claim-of-p", name="mine")
+        answer = await plugin.NodeUnprepareResources(dra.NodeUnprepareResourcesRequest(claims=[claim]))
+        assert [*answer.claims] == [claim.uid]
+        entry = await bus.kv(subjects.KV_NODES).get(subjects.token("n1"))
+        assert entry.value is not None
+        assert not decode(entry.value, Inventory).dra

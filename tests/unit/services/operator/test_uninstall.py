@@ -1,4 +1,4 @@
-"""How an uninstallation ends that cannot take the operator's Lease."""
+"""How an uninstallation ends that cannot take the operator's Lease, and what is said of pods that outlive Kerf."""
 
 from __future__ import annotations
 
@@ -9,8 +9,12 @@ import pytest
 import structlog
 
 from services.operator.config import Config
-from services.operator.uninstall import StillRunning, Uninstall
+from services.operator.objects import Pod, PodSpec, PodStatus
+from services.operator.uninstall import StillRunning, Uninstall, left_pods
 from shared.kube.transport import Response, TransportError
+from shared.model.grant import ContainerGrant, Grant, encode_grant
+from shared.model.kube_object import Meta
+from shared.model.suspension import SuspendAction, Suspension, encode_suspension
 
 
 class Leases:
@@ -69,3 +73,33 @@ async def test_a_lease_that_the_api_server_does_not_give_is_told_in_its_words(
     error = await ends_with(Leases(holder, renewed=False, refusal=status(code, message)))
     assert not isinstance(error, StillRunning)
     assert f"Lease kerf-operator in namespace kerf-system cannot be taken: HTTP {code}: {message}" in str(error)
+
+
+def placed(name: str, *, claim: str = "", suspended: SuspendAction | None = None, phase: str = "Running") -> Pod:
+    part = ContainerGrant(strategy="advisory", gpus=(), claim=claim)
+    notes = {"kerf.dev/grant": encode_grant(Grant(grant_id=name, term=1, containers={"c": part}))}
+    if suspended:
+        notes["kerf.dev/suspended"] = encode_suspension(Suspension(action=suspended, plan_id="p"))
+    return Pod(
+        metadata=Meta(namespace="team", name=name, annotations=notes),
+        spec=PodSpec(node_name="n1"),
+        status=PodStatus(phase=phase),
+    )
+
+
+def test_pods_that_cannot_go_on_or_end_without_kerf_are_named() -> None:
+    pods = [
+        placed("plain"),
+        placed("claims", claim="uid"),
+        placed("claims-too", claim="uid", phase="Pending"),
+        placed("claimed", claim="uid", phase="Succeeded"),
+        placed("paused", suspended="pause"),
+        placed("away", suspended="checkpoint"),
+        Pod(metadata=Meta(namespace="team", name="other"), spec=PodSpec(node_name="n1")),
+    ]
+    running, claims, away = left_pods(pods)
+    assert running.startswith("left: 4 running pods keep the GPUs")
+    assert claims.endswith("remove it when they are gone: team/claims, team/claims-too")
+    assert away.endswith("delete them, or install Kerf again: team/away")
+    assert len(left_pods([placed("plain")])) == 1
+    assert left_pods([]) == []
