@@ -16,7 +16,7 @@ from typing import Any
 
 import msgspec
 
-from services.operator import callout, identities
+from services.operator import callout, identities, nats_servers
 from services.operator.config import Config
 from services.operator.objects import NATS_USERS, TOKEN_REVIEW
 from services.operator.observed import NatsState, Observed
@@ -123,7 +123,8 @@ class NatsLink:
         self._outcomes.of("refused" if verdict.refusal else "admitted").add()
         if verdict.refusal:
             self._log.warning("nats_client_refused", address=question.address, reason=verdict.refusal)
-        payload = callout.answer(question, verdict, key, time.time(), self._config.agent_session_s)
+        session_s = nats_servers.session_s(self._seen.stateful_set, self._config.agent_session_s)
+        payload = callout.answer(question, verdict, key, time.time(), session_s)
         await bus.respond(incoming, payload)
 
     async def _review(self, question: callout.Question) -> callout.Verdict:

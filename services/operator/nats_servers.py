@@ -12,12 +12,19 @@ from typing import Any
 
 from services.operator.messages import Write
 from services.operator.objects import NATS_SERVERS, Pod, StatefulSet
+from shared.contracts.permissions import callout_users_digest
 from shared.kube.resources import POD
+
+_OWN_CALLOUT_USERS = callout_users_digest()
 
 USERS = "kerf.dev/nats-users"
 """Annotation of StatefulSet and pods, and prefix of the servers' tag: the digest of the users' permissions, which
 servers read again without a restart."""
 
+CALLOUT_USERS = "kerf.dev/nats-callout-users"
+"""Annotation of the StatefulSet: `permissions.callout_users_digest` of the version that was installed last."""
+PASSING_S = 300.0
+"""Not shorter: where an operator stays behind, all agents come as often as this."""
 
 COUNT = "kerf.dev/nats-servers"
 """Annotation of the template: how many servers there are. A server alone and a cluster have no streams in common."""
@@ -27,6 +34,13 @@ def wanted_tag(servers: StatefulSet | None) -> str:
     """The tag of a server that has read the present permissions; empty where none is asked for."""
     digest = servers.metadata.annotations.get(USERS, "") if servers else ""
     return f"{USERS}:{digest}" if digest else ""
+
+
+def session_s(servers: StatefulSet | None, whole_s: float) -> float:
+    """How long a session lasts that this operator admits, in seconds: `whole_s`. Or PASSING_S where the installation
+    has other permissions for it: an operator that an upgrade or a rollback will replace gives those of its version."""
+    installed = servers.metadata.annotations.get(CALLOUT_USERS, "") if servers else ""
+    return whole_s if installed in ("", _OWN_CALLOUT_USERS) else min(whole_s, PASSING_S)
 
 
 def outdated(servers: StatefulSet | None, pods: Iterable[Pod]) -> list[Pod]:

@@ -6,7 +6,8 @@ With `--check` it only compares.
 - schemas/<Type>.json: one JSON Schema (2020-12) for each message, and for documents that users write
 - schemas/examples/v1/<Type>.json: golden payloads
 - k8s/nats.conf and nats-callout.conf, and below k8s/chart/files, for a chart reads nothing outside of it, the latter
-  and nats-shared.conf: the users of NATS (`permissions`). `make manifests` puts them into the plain manifests
+  and nats-shared.conf: the users of NATS (`permissions`); nats-callout-users: the digest of those that are in none of
+  them. `make manifests` puts them into the plain manifests
 
 Generation is deterministic. A change that would break a consumer of this version (a field removed, newly required, or
 of another type) is refused against the present files, unless --break says that it is intended.
@@ -65,6 +66,7 @@ def configurations(folder: Path = MANIFESTS) -> dict[Path, str]:
         folder / "nats-callout.conf": permissions.render_callout(),
         folder / "chart" / "files" / "nats-shared.conf": permissions.render_shared(),
         folder / "chart" / "files" / "nats-callout.conf": permissions.render_callout(),
+        folder / "chart" / "files" / "nats-callout-users": permissions.callout_users_digest() + "\n",
     }
 
 

@@ -6,6 +6,7 @@ operator runs, each node's agent is a user of its own (`agent_of`).
 
 from __future__ import annotations
 
+import hashlib
 import re
 from typing import Any
 
@@ -289,6 +290,12 @@ def granted(user: User) -> dict[str, Any]:
         "sub": {"allow": [subject for row in user.subscribe for subject in row.subjects]},
         **({"resp": {"max": -1, "ttl": 60 * 10**9}} if user.responds else {}),
     }
+
+
+def callout_users_digest() -> str:
+    """Of what the users may say and hear that come by token. It is another one where a version of Kerf changes that."""
+    users = (agent_of("node"), tenant_of("namespace"), tool_of("namespace", "account"))
+    return hashlib.sha256(msgspec.json.encode([granted(user) for user in users])).hexdigest()[:16]
 
 
 OPERATOR_SERVICE = "operator_service"

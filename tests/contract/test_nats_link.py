@@ -14,10 +14,11 @@ import structlog
 from services.operator import nats_link
 from services.operator.config import Config
 from services.operator.nats_link import AUTH_REQUEST, NatsLink
-from services.operator.objects import NATS_USERS, Secret, encoded
+from services.operator.nats_servers import CALLOUT_USERS
+from services.operator.objects import NATS_SERVERS, NATS_USERS, Secret, StatefulSet, encoded
 from services.operator.observed import Observed
 from services.operator.passwords import missing
-from services.operator.tokens import AccountKey, new_seed
+from services.operator.tokens import AccountKey, claims_of, new_seed
 from shared.bus.embedded import EmbeddedServer
 from shared.bus.nats_bus import NatsBus
 from shared.bus.port import BusError
@@ -71,6 +72,32 @@ async def test_questions_of_clients_that_the_server_has_ended_are_not_reviewed(m
         await eventually(lambda: outcomes.of("late").value == 3)
         assert (api.asked, outcomes.of("refused").value) == (1, 1)
         assert await bus.request(AUTH_REQUEST, question, timeout_s=5), "a question of now"
+        await link.close()
+
+
+async def test_an_agent_that_the_operator_of_another_version_admits_comes_again_soon() -> None:
+    """Its permissions are those of the operator's version. The StatefulSet is that of the installation."""
+
+    class Admits(ApiServer):
+        async def request(self, *_: Any, **__: Any) -> Response:
+            extra = {"authentication.kubernetes.io/node-name": ["n1"]}
+            user = {"username": "system:serviceaccount:kerf-system:kerf-node-agent", "extra": extra}
+            status = {"authenticated": True, "audiences": ["kerf-nats"], "user": user}
+            return Response(201, json.dumps({"status": status}).encode())
+
+    async with EmbeddedServer() as server, await NatsBus.connect(server.url) as bus:
+        link, _ = link_to(server.url, Admits())
+        await link.serve()
+        claims = {"nats": {"user_nkey": "UABC", "server_id": {"id": "NSERVER"}, "connect_opts": {"auth_token": "t"}}}
+
+        async def lasts_s() -> int:
+            answer = await bus.request(AUTH_REQUEST, KEY.sign(claims).encode(), timeout_s=5)
+            session = json.loads(claims_of(json.loads(claims_of(answer.decode()))["nats"]["jwt"]))
+            return int(session["exp"] - session["iat"])
+
+        assert await lasts_s() > 3600
+        link._seen.put(StatefulSet(metadata=Meta(name=NATS_SERVERS, annotations={CALLOUT_USERS: "of-another-version"})))
+        assert await lasts_s() <= 300
         await link.close()
 
 

@@ -47,6 +47,23 @@ def test_pods_of_the_present_template_stay_whatever_image_they_run() -> None:
     assert nats_servers.decide(None, [pod(0)]) == []
 
 
+def test_sessions_are_short_while_the_installation_has_other_permissions_for_them() -> None:
+    """Else agents of the next version, which an operator of this one admits, lack subjects for a day."""
+
+    def installed(digest: str) -> StatefulSet:
+        return StatefulSet(metadata=Meta(annotations={nats_servers.CALLOUT_USERS: digest}))
+
+    (deployed,) = (
+        one["metadata"]["annotations"][nats_servers.CALLOUT_USERS]
+        for one in yaml.safe_load_all((ROOT / "k8s" / "30-nats.yaml").read_text())
+        if one["kind"] == "StatefulSet"
+    )
+    assert nats_servers.session_s(installed(deployed), 86400) == 86400
+    assert nats_servers.session_s(installed("0123456789abcdef"), 86400) == 300
+    assert nats_servers.session_s(installed("0123456789abcdef"), 60) == 60
+    assert nats_servers.session_s(stateful_set(), 86400) == nats_servers.session_s(None, 86400) == 86400
+
+
 def test_outdated_pods_are_replaced_one_at_a_time_from_the_last() -> None:
     new = stateful_set(restart="2")
     assert replaced(new, pod(0), pod(1), pod(2)) == ["kerf-nats-2"]

@@ -62,6 +62,7 @@ def test_a_file_that_was_edited_by_hand_is_named(tmp_path: Path) -> None:
     charts = tmp_path / "chart" / "files"
     (tmp_path / "nats.conf").write_text(permissions.render())
     (charts / "nats-shared.conf").write_text(permissions.render_shared())
+    (charts / "nats-callout-users").write_text(f"{permissions.callout_users_digest()}\n")
     for folder in (tmp_path, charts):
         (folder / "nats-callout.conf").write_text(permissions.render_callout())
     assert check_configurations(tmp_path) == []
