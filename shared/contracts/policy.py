@@ -101,7 +101,8 @@ def read_queues(text: str) -> QueuePolicy:
     try:
         policy = decode_yaml(text, QueuePolicy) if text.strip() else QueuePolicy()
     except msgspec.DecodeError as error:
-        raise PolicyError(f"{QUEUES_KEY}: {error}") from error
+        later = "; after a rollback, a field that only the later version knows: take it out"
+        raise PolicyError(f"{QUEUES_KEY}: {error}{later if 'unknown field' in str(error) else ''}") from error
     _check(policy)
     return policy
 

@@ -8,7 +8,15 @@ import msgspec
 import pytest
 
 from shared.contracts.examples import EXAMPLES
-from shared.contracts.policy import CONFIG_MAP, CONFIG_NAMESPACE, QUEUES_KEY, PolicyError, QueuePolicy, read_queues
+from shared.contracts.policy import (
+    CONFIG_MAP,
+    CONFIG_NAMESPACE,
+    QUEUES_KEY,
+    PolicyError,
+    QueuePolicy,
+    QueueRule,
+    read_queues,
+)
 from shared.model.objects import ConfigMap
 
 ROOT = Path(__file__).resolve().parents[4]
@@ -32,6 +40,7 @@ def test_an_empty_text_has_no_queues() -> None:
         ("queues: 7", "Expected `array`"),
         ("queues: [", "queues.yaml"),
         ("queues: [{name: a, limits: {gpus: 1}}]", "unknown field `limits`"),
+        ("queues: [{name: a, later: 1}]", "after a rollback, a field that only the later version knows: take it out"),
         ("queues: [{weight: 1}]", "missing required field `name`"),
         ("queues: [{name: a}, {name: a}]", "two queues are named 'a'"),
         ("queues: [{name: a b}]", "a name is as the value of a label"),
@@ -68,3 +77,11 @@ def test_the_example_of_the_manifests_and_the_golden_one_are_valid() -> None:
     ]
     golden = msgspec.json.encode(EXAMPLES["QueuePolicy"]).decode()
     assert read_queues(golden) == EXAMPLES["QueuePolicy"]
+
+
+def test_the_page_says_since_when_each_field_is_known() -> None:
+    """By which a text is made ready for a rollback."""
+    page = (ROOT / "docs" / "install.md").read_text()
+    table = page[page.index("| since |") : page.index("\n\n", page.index("| since |"))]
+    for kind in (QueuePolicy, QueueRule):
+        assert [name for name in kind.__struct_fields__ if f"`{name}`" not in table] == []
