@@ -16,7 +16,7 @@ from tools.binaries import KUBERNETES_VERSION, program
 
 K8S = Path(__file__).resolve().parents[1] / "k8s"
 _SOURCE = "# Source: kerf/templates/"
-_DEFAULTS = (
+DEFAULTS = (
     "--set=namespace.create=true",
     "--set=admission.canonical=policy",
     "--set=dynamicResourceAllocation.enabled=true",
@@ -37,8 +37,8 @@ def template(*options: str) -> str:
 
 def render() -> dict[str, str]:
     """The text of every plain manifest by its path below k8s/."""
-    files = _files(template("--no-hooks", *_DEFAULTS))
-    hooks = _files(template(f"--show-only=templates/{_UNINSTALL}", *_DEFAULTS))[_UNINSTALL]
+    files = _files(template("--no-hooks", *DEFAULTS))
+    hooks = _files(template(f"--show-only=templates/{_UNINSTALL}", *DEFAULTS))[_UNINSTALL]
     files["uninstall/kerf-uninstall.yaml"] = re.sub(rf"^ *annotations: .*{_HOOK}.*\n", "", hooks, flags=re.MULTILINE)
     return files
 

@@ -19,7 +19,7 @@ from services.operator import authority, schedulers
 from services.operator.config import Config
 from shared.model import names
 from tests.support.manifests import removal
-from tools.manifests import K8S, template
+from tools.manifests import DEFAULTS, K8S, template
 
 _POLICY = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 _CLASS = "resource.k8s.io/v1/DeviceClass"
@@ -402,6 +402,14 @@ def test_what_is_deleted_without_helm_is_all_but_the_namespace_and_recorded_usag
     (job,) = [d for d in _uninstall() if d["kind"] == "Job"]
     assert wait.endswith(f" job/{job['metadata']['name']}")
     assert logs.endswith(f" job/{job['metadata']['name']}")
+
+
+def test_the_page_says_which_values_the_plain_manifests_do_not_have_from_the_chart() -> None:
+    page = (K8S.parent / "docs" / "install.md").read_text()
+    part = page[page.index("\n## Without Helm\n") : page.index("\n## Values\n")]
+    assert [one for one in DEFAULTS if f"`{one.removeprefix('--set=')}`" not in part] == []
+    older = _all("--no-hooks", "--set=namespace.create=true", "--kube-version=1.32.0")
+    assert {"MutatingAdmissionPolicy", "DeviceClass"}.isdisjoint(d["kind"] for d in older)
 
 
 def test_the_job_that_removes_kerf_without_helm_is_that_of_the_chart() -> None:
