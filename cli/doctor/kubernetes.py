@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import msgspec
@@ -11,6 +12,9 @@ from shared.kube.transport import TransportError
 
 POLICY = "kerf-canonical"
 WEBHOOK = "canonical.kerf.dev"
+ROLLOUT = timedelta(minutes=10)
+"""How long the agents of all nodes may take to be replaced."""
+_AGENTS = "/apis/apps/v1/namespaces/kerf-system/daemonsets/kerf-node-agent"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _PROBE = {
     "metadata": {"generateName": "kerf-doctor-"},
@@ -39,7 +43,13 @@ class Kubernetes:
         if site.simulated:
             return [Finding(self.name, "ok", "all nodes are simulated: there is no Kubernetes")]
         version = (await site.get("/version") or {}).get("gitVersion", "of an unknown version")
-        return [await self._canonical(site, version), *await self._claims(site), *await self._groups(site)]
+        agents = await site.get(_AGENTS)
+        return [
+            await self._canonical(site, version),
+            *await self._claims(site, agents),
+            *([] if agents is None else self._rollout(agents)),
+            *await self._groups(site),
+        ]
 
     async def _canonical(self, site: Site, version: str) -> Finding:
         kinds = await site.get(_ADMISSION) or {}
@@ -81,9 +91,8 @@ class Kubernetes:
         text = str(said.get("message", ""))
         return text if "[other-scheduler]" in text or "failed calling webhook" in text else ""
 
-    async def _claims(self, site: Site) -> list[Finding]:
+    async def _claims(self, site: Site, agents: Any) -> list[Finding]:
         kinds = await site.get("/apis/resource.k8s.io/v1")
-        agents = await site.get("/apis/apps/v1/namespaces/kerf-system/daemonsets/kerf-node-agent")
         if kinds is not None or agents is None:
             return []
         settings = [
@@ -96,6 +105,25 @@ class Kubernetes:
             return []
         text = "agents are to serve ResourceClaims (agent.dra), and this API server has no resource.k8s.io/v1"
         return [Finding(self.name, "warn", text, "upgrade Kubernetes to 1.34, or set agent.dra=false")]
+
+    def _rollout(self, agents: Any) -> list[Finding]:
+        """Nodes that are down count as nodes whose next agent is not ready, of which there are `agent.maxSurge`."""
+        status = agents.get("status", {})
+        nodes = status.get("desiredNumberScheduled", 0)
+        left = nodes - status.get("updatedNumberScheduled", 0)
+        changed = max(
+            (
+                one.get("time", "")
+                for one in agents["metadata"].get("managedFields", ())
+                if one.get("subresource") != "status"
+            ),
+            default="",
+        )
+        if left <= 0 or not changed or datetime.now(UTC) - datetime.fromisoformat(changed) < ROLLOUT:
+            return []
+        text = f"{left} of {nodes} nodes still have an earlier agent: DaemonSet kerf-node-agent changed at {changed}"
+        do = "bring nodes back that are down, or delete them; or raise agent.maxSurge above their share"
+        return [Finding(self.name, "warn", text, do)]
 
     async def _groups(self, site: Site) -> list[Finding]:
         if site.kube is None:

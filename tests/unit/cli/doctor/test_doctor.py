@@ -150,6 +150,17 @@ async def test_a_dry_run_that_the_api_server_has_no_time_for_is_not_checked() ->
         await Kubernetes()._probe(site(kube=Odd()))
 
 
+@pytest.mark.parametrize(("updated", "since_s", "warns"), [(95, 3600, True), (95, 60, False), (100, 3600, False)])
+def test_an_agents_rollout_that_does_not_end_is_named(updated: int, since_s: int, warns: bool) -> None:
+    changed = (datetime.now(UTC) - timedelta(seconds=since_s)).isoformat()
+    managed = [{"time": changed}, {"time": datetime.now(UTC).isoformat(), "subresource": "status"}]
+    status = {"desiredNumberScheduled": 100, "updatedNumberScheduled": updated}
+    findings = Kubernetes()._rollout({"metadata": {"managedFields": managed}, "status": status})
+    assert [(f.status, f.text.partition(":")[0]) for f in findings] == (
+        [("warn", "5 of 100 nodes still have an earlier agent")] if warns else []
+    )
+
+
 class Api:
     """An API server that lists these nodes, two on a page."""
 
