@@ -21,9 +21,6 @@ if TYPE_CHECKING:
 DRAIN_S = 5.0
 """A handler that hangs must not hold the whole shutdown (fault 11): after this long it is cancelled."""
 
-_LATE: set[asyncio.Task[None]] = set()
-"""Drains that have not ended; the event loop has no reference to its tasks."""
-
 log = structlog.get_logger("bus")
 
 
@@ -53,6 +50,7 @@ class CoreSubscription:
         try:
             self._sub = await connection.nc.subscribe(self._subject, queue=queue, cb=self._receive)
         except (nats.errors.Error, ValueError) as error:
+            self._forget(self)
             raise BusError(f"cannot subscribe to {self._subject}: {error or type(error).__name__}") from error
         try:
             await connection.settle()
@@ -93,33 +91,38 @@ class CoreSubscription:
         sub, self._sub = self._sub, None
         self._forget(self)
         if sub is not None:
-            try:
-                if self._connection.connected:
-                    await self._drain(sub)
-            finally:
-                # Where that did not end, the next connection would have the subscription again. nats-py counts it as
-                # closed by then, and has no public way to remove it.
-                if self._connection.nc._subs.pop(sub._id, None) is not None:
-                    sub._closed = True
-                    sub._stop_processing()
+            await self._remove(sub)
         if self._running:
             _, hanging = await asyncio.wait(self._running, timeout=DRAIN_S)
             if hanging:
                 await end(*hanging, within_s=1)
                 log.error("bus_handlers_cancelled", subject=self._subject, handlers=len(hanging))
 
-    async def _drain(self, sub: NatsSubscription) -> None:
-        """Not cancelled when it is late: it awaits the answer to a ping, and nats-py's read loop ends by an answer to a
-        ping that was cancelled."""
-        draining = asyncio.create_task(sub.drain())  # type: ignore[no-untyped-call]
-        _LATE.add(draining)
-        draining.add_done_callback(self._drained)
-        done, _ = await asyncio.wait({draining}, timeout=DRAIN_S)
-        if not done:
+    async def _remove(self, sub: NatsSubscription) -> None:
+        """As nats-py's drain, which is not used: where it is cancelled, or gets no answer, the next connection has the
+        subscription again, and the read loop ends by the late answer to its ping (faults 4 and 20)."""
+        client, reconnects = self._connection.nc, self._connection.stats.reconnects
+        try:
+            if self._connection.connected:
+                async with asyncio.timeout(DRAIN_S):
+                    await client._send_unsubscribe(sub._id)
+                    if await self._connection.settle(DRAIN_S):
+                        await sub._pending_queue.join()
+        except TimeoutError:
             log.error("bus_drain_timed_out", subject=self._subject, seconds=DRAIN_S)
+        except nats.errors.Error as error:
+            log.warning("bus_drain_failed", subject=self._subject, error=str(error) or type(error).__name__)
+        finally:
+            client._subs.pop(sub._id, None)
+            sub._closed = True
+            sub._stop_processing()
+            if self._connection.stats.reconnects != reconnects:
+                # The new server has it, and would go on to give it messages: of a queue, in place of another member.
+                await self._unsubscribe(sub)
 
-    def _drained(self, draining: asyncio.Task[None]) -> None:
-        _LATE.discard(draining)
-        error = None if draining.cancelled() else draining.exception()
-        if error is not None:
+    async def _unsubscribe(self, sub: NatsSubscription) -> None:
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                await self._connection.nc._send_unsubscribe(sub._id)
+        except (TimeoutError, nats.errors.Error) as error:
             log.warning("bus_drain_failed", subject=self._subject, error=str(error) or type(error).__name__)

@@ -21,7 +21,7 @@ from shared.bus.client import RECONNECT_WAIT_S, REFUSED_WAIT_S
 from shared.bus.embedded import EmbeddedServer, User
 from shared.bus.jetstream import StreamInfo
 from shared.bus.nats_bus import NatsBus
-from shared.bus.port import Incoming, KvEntry, NoStream, NotConnected, Refused, Unknown
+from shared.bus.port import Incoming, KvEntry, NoResponder, NoStream, NotConnected, Refused, Unknown
 from shared.bus.provision import provision
 from shared.contracts import subjects
 from tests.support.waiting import eventually
@@ -155,6 +155,26 @@ async def test_a_subscription_that_is_cancelled_before_the_server_has_it_is_none
     await asyncio.wait({asking})
     server.thaw()
     assert (len(bus._connection.nc._subs), bus._subscriptions) == (before, [])
+
+
+async def test_fault_20_a_subscription_is_stopped_while_its_connection_is_replaced(
+    server: EmbeddedServer, bus: NatsBus, connect
+) -> None:
+    """The new server would give it messages: of a queue, in place of another member."""
+
+    async def nothing(_: Incoming) -> None:
+        """It is never called."""
+
+    subscription = await bus.subscribe("kerf.test.order", nothing, queue="q")
+    server.freeze()
+    stopping = asyncio.create_task(subscription.stop())
+    await server.restart()
+    await stopping
+    await eventually(lambda: bus.stats.reconnects == 1 and bus.connected)
+    other = await connect()
+    assert await bus._connection.settle()
+    with pytest.raises(NoResponder):
+        await other.request("kerf.test.order", b"", timeout_s=20)
 
 
 async def test_a_request_that_is_lost_with_its_connection_is_given_up_soon_after_the_next_one(
