@@ -92,6 +92,8 @@ class Rehearser:
                 # Programs compile and tune when they begin: a kernel of seconds then says nothing of their later ones.
                 tries = self._tries[grant_id] = self._tries.get(grant_id, 0) + 1
                 why = str(error) if tries >= MOST_TRIES else None
+            else:
+                self._misses.pop(grant_id, None)
             if why is None:
                 # Something else has been ordered meanwhile, the host has no room, it is not quiet, or the locks fail.
                 again = self._tries.get(grant_id, 0) + self._misses.get(grant_id, 0)

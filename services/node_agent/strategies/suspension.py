@@ -271,7 +271,7 @@ class Suspender:
         immovable: Callable[[str], None] = lambda why: None,  # noqa: ARG005
     ) -> str | None:
         """Checkpoints a pod and restores it at once. Returns why that failed; None: it was not tried. Raises NotQuiet:
-        it could not be stopped at this time; NoWorker: the driver's locks cannot be used at this time.
+        it could not be stopped at this time; NoWorker: the driver's locks cannot be used now, and it was not touched.
 
         `still` says whether it is to be tried, asked when nothing else changes the pod's slices. Nor is it while the
         host has no room, which means nothing for the program. After a failure a part
@@ -299,8 +299,12 @@ class Suspender:
                 if why:
                     immovable(why)
                 return await self._checkpointer.restore(uid)
-            except (NotQuiet, NoWorker):
+            except NotQuiet:
                 raise
+            except NoWorker as error:
+                if not stopped:
+                    raise
+                return str(error)  # a part of the pod may be on the host
             except (PartialCheckpoint, LockError, HostMemoryUnknown) as error:
                 return str(error)
             except KeyError:

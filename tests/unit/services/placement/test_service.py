@@ -67,6 +67,22 @@ async def test_a_term_is_not_taken_from_a_successor(
             await successor.append(ReadyRecord(term=successor.term, excluded={}))
 
 
+async def test_not_even_the_first_term_is_taken_before_the_lease_is_read(
+    server: EmbeddedServer, terms: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process may be frozen right after it was elected."""
+    holders = ["successor"] * 3
+
+    async def taken_by(_: object) -> str:
+        return holders.pop() if holders else ""
+
+    monkeypatch.setattr(service.Leadership, "taken_by", taken_by)
+    with capture_logs() as logs:
+        async with running(Placement, Placement.config_type(), bus_url=server.url):
+            await eventually(lambda: terms, what="a term")
+    assert sum("successor leads" in line.get("error", "") for line in logs) == 3
+
+
 async def _nothing(_: object) -> None:
     """The lease is not renewed."""
 

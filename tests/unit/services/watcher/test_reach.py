@@ -28,11 +28,13 @@ class Source(SimulatedSource):
     """A cluster that its watcher does not reach at times."""
 
     cut_off = False
+    every_other = False
+    """It is reached at every other look."""
     looks = 0
 
     async def reaches(self) -> bool:
         self.looks += 1
-        return not self.cut_off
+        return self.looks % 2 == 0 if self.every_other else not self.cut_off
 
 
 class Fleet:
@@ -143,6 +145,17 @@ async def test_one_that_has_left_says_to_none_that_it_may_leave(fleet: Fleet) ->
     fleet.sources[1].cut_off = True
     await fleet.looked()
     assert fleet.serving() == [False, True]
+
+
+async def test_one_that_has_left_does_not_return_for_a_single_answer(fleet: Fleet) -> None:
+    """Each return is a list of the cluster, and a snapshot for its readers."""
+    fleet.sources[0].cut_off = True
+    await eventually(lambda: fleet.serving() == [False, True], what="the watcher that leaves")
+    fleet.sources[0].every_other = True
+    await fleet.looked()
+    assert fleet.serving() == [False, True]
+    fleet.sources[0].every_other = fleet.sources[0].cut_off = False
+    await eventually(lambda: fleet.serving() == [True, True], what="its return")
 
 
 async def test_no_watcher_is_another_one_to_itself(fleet: Fleet) -> None:

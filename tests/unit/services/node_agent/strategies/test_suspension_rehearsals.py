@@ -176,6 +176,16 @@ async def test_a_rehearsal_without_a_driver_is_not_tried_and_one_with_an_old_dri
     assert await world.rehearse() == ""
 
 
+async def test_a_driver_that_is_gone_after_the_pod_was_stopped_is_no_missing_try(world: World) -> None:
+    """A part of the pod may be on the host: that is looked at, and the pod is not left there until the next try."""
+
+    def gone() -> None:
+        world.driver.failure = NoWorker("no driver")
+
+    world.driver.after_lock = gone
+    assert await world.rehearse() == "no driver"
+
+
 @pytest.mark.parametrize("found", ["a process that does not stop", "a cgroup that cannot be read"])
 async def test_a_rehearsal_that_fails_after_the_pod_was_stopped_lets_it_go_on(world: World, found: str) -> None:
     """The checkpoint has locked nothing by itself, and so unlocks nothing."""
