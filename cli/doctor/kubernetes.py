@@ -122,7 +122,7 @@ class Kubernetes:
         if left <= 0 or not changed or datetime.now(UTC) - datetime.fromisoformat(changed) < ROLLOUT:
             return []
         text = f"{left} of {nodes} nodes still have an earlier agent: DaemonSet kerf-node-agent changed at {changed}"
-        do = "bring nodes back that are down, or delete them; or raise agent.maxSurge above their share"
+        do = "if their number does not fall: bring nodes back that are down, delete them, or raise agent.maxSurge"
         return [Finding(self.name, "warn", text, do)]
 
     async def _groups(self, site: Site) -> list[Finding]:

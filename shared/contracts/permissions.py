@@ -293,7 +293,7 @@ def granted(user: User) -> dict[str, Any]:
 
 
 def callout_users_digest() -> str:
-    """Of what the users may say and hear that come by token. It is another one where a version of Kerf changes that."""
+    """Of the permissions of the users that come by token: another one where a version of Kerf changes them."""
     users = (agent_of("node"), tenant_of("namespace"), tool_of("namespace", "account"))
     return hashlib.sha256(msgspec.json.encode([granted(user) for user in users])).hexdigest()[:16]
 

@@ -101,7 +101,7 @@ def read_queues(text: str) -> QueuePolicy:
     try:
         policy = decode_yaml(text, QueuePolicy) if text.strip() else QueuePolicy()
     except msgspec.DecodeError as error:
-        later = "; after a rollback, a field that only the later version knows: take it out"
+        later = "; after a rollback it may be one of the later version: take it out"
         raise PolicyError(f"{QUEUES_KEY}: {error}{later if 'unknown field' in str(error) else ''}") from error
     _check(policy)
     return policy

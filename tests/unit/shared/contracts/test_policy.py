@@ -40,7 +40,7 @@ def test_an_empty_text_has_no_queues() -> None:
         ("queues: 7", "Expected `array`"),
         ("queues: [", "queues.yaml"),
         ("queues: [{name: a, limits: {gpus: 1}}]", "unknown field `limits`"),
-        ("queues: [{name: a, later: 1}]", "after a rollback, a field that only the later version knows: take it out"),
+        ("queues: [{name: a, later: 1}]", "after a rollback it may be one of the later version: take it out"),
         ("queues: [{weight: 1}]", "missing required field `name`"),
         ("queues: [{name: a}, {name: a}]", "two queues are named 'a'"),
         ("queues: [{name: a b}]", "a name is as the value of a label"),
