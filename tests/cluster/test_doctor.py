@@ -22,19 +22,23 @@ from tools.control_plane import ControlPlane
 pytestmark = pytest.mark.cluster
 
 
+KEY = ec.generate_private_key(ec.SECP256R1())
+
+
 def pem(days: float) -> str:
-    """A certificate of ninety days that is valid for so many more; one of more days is new."""
+    """A certificate of ninety days that is valid for so many more; one of more days is new. Each is signed by any of
+    them, for all have one key."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "kerf-admission")])
-    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    now = datetime.now(UTC)
     made = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
-        .public_key(key.public_key())
+        .public_key(KEY.public_key())
         .serial_number(1)
         .not_valid_before(now - timedelta(days=max(1, 90 - days)))
         .not_valid_after(now + timedelta(days=days, hours=1))
-        .sign(key, hashes.SHA256())
+        .sign(KEY, hashes.SHA256())
     )
     return base64.b64encode(made.public_bytes(serialization.Encoding.PEM)).decode()
 
@@ -53,8 +57,9 @@ async def test_doctor_reads_certificates_and_runtimes_of_a_cluster(control_plane
         ]
         assert await said("cdi") == [("ok", "runtime and kubelet have CDI on every node (0)")]
         (webhook,) = (m for m in manifests.load("24-") if m["kind"] == "MutatingWebhookConfiguration")
+        authority = pem(300)
         for hook in webhook["webhooks"]:
-            hook["clientConfig"]["caBundle"] = pem(300)
+            hook["clientConfig"]["caBundle"] = authority
         control_plane.request("POST", "/api/v1/namespaces", {"metadata": {"name": "kerf-system"}})
         manifests.apply(control_plane, webhook)
         assert [status for status, _ in await said("certificates")] == ["ok", "fail"], "the Secret is missing"
