@@ -25,6 +25,7 @@ from shared.bus.provision import begin_log_anew
 from shared.bus.subscriptions import CoreSubscription
 from shared.bus.watch import KvWatch
 from shared.contracts import subjects
+from shared.trusted_file import TrustedFile
 
 RESYNC_S = 30.0
 
@@ -44,22 +45,8 @@ def _trusting(ca_file: str, ca_data: str) -> ssl.SSLContext | None:
         raise BusError(f"the CA of the NATS servers, {ca_file or 'as given'}, cannot be used: {error}") from error
 
 
-class _TrustedFile:
-    """A CA that comes to the file later is trusted too, be it before or after servers have certificates of it."""
-
-    def __init__(self, tls: ssl.SSLContext, file: str) -> None:
-        self._tls, self._file = tls, file
-        self._unreadable = False
-
-    def read(self) -> None:
-        try:
-            self._tls.load_verify_locations(cafile=self._file)
-        except OSError as error:
-            if not self._unreadable:
-                log.error("nats_ca_unreadable", file=self._file, error=str(error), kept="the CAs that were read before")
-            self._unreadable = True
-        else:
-            self._unreadable = False
+def _ca_unreadable(file: str, error: OSError) -> None:
+    log.error("nats_ca_unreadable", file=file, error=str(error), kept="the CAs that were read before")
 
 
 def _token_of(file: Path) -> Callable[[], str]:
@@ -113,7 +100,7 @@ class NatsBus:
         tls = _trusting(ca_file, ca_data)
         connection = Connection(on_closed=on_closed, inbox_prefix=inbox_prefix)
         if tls is not None and ca_file:
-            connection.before_attempt(_TrustedFile(tls, ca_file).read)
+            connection.before_attempt(TrustedFile(tls, ca_file, partial(_ca_unreadable, ca_file)).read)
         token = _token_of(Path(token_file)) if token_file else None
         await connection.open(url, name=name, credentials=credentials, token=token, tls=tls, timeout_s=timeout_s)
         return cls(connection, resync_s=resync_s)

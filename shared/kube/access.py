@@ -19,6 +19,8 @@ from urllib.parse import urlsplit
 import msgspec
 import structlog
 
+from shared.trusted_file import TrustedFile
+
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 RENEW_S = 60.0
 """How often credentials of a kubeconfig are looked at again. An exec plugin runs only when its token nears its end."""
@@ -176,7 +178,7 @@ def _access(settings: Any, authorization: Callable[[], str], origin: str, *, str
         server_name=settings.tls_server_name or "",
         proxy=settings.proxy or "",
         authorization=authorization,
-        trust=_TrustedFile(tls, settings.ssl_ca_cert).read if settings.ssl_ca_cert else lambda: None,
+        trust=_trust(tls, settings.ssl_ca_cert) if settings.ssl_ca_cert else lambda: None,
         origin=origin,
     )
 
@@ -185,26 +187,11 @@ def _token_of(settings: Any) -> str:
     return str(settings.api_key.get("BearerToken", "")).strip()  # a token file ends with a newline
 
 
-class _TrustedFile:
-    """The file of the API server's CAs. One that comes to it later is trusted too; none is trusted less."""
+def _trust(tls: ssl.SSLContext, file: str) -> Callable[[], None]:
+    def unreadable(error: OSError) -> None:
+        structlog.get_logger("kube").error("ca_unreadable", file=file, error=str(error))
 
-    def __init__(self, tls: ssl.SSLContext, file: str) -> None:
-        self._tls, self._file = tls, file
-        self._read_of = 0
-        """The file's time of change when it was read."""
-        self._unreadable = False
-
-    def read(self) -> None:
-        """Reads the file if it has changed. Where it cannot be read, the CAs that were read before stay."""
-        try:
-            if (changed := os.stat(self._file).st_mtime_ns) != self._read_of:
-                self._tls.load_verify_locations(cafile=self._file)
-                self._read_of = changed
-            self._unreadable = False
-        except OSError as error:
-            if not self._unreadable:
-                structlog.get_logger("kube").error("ca_unreadable", file=self._file, error=str(error))
-            self._unreadable = True
+    return TrustedFile(tls, file, unreadable).read
 
 
 class _Renewed:
