@@ -4,7 +4,7 @@ drain."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 import nats.errors
@@ -104,25 +104,25 @@ class CoreSubscription:
         client, reconnects = self._connection.nc, self._connection.stats.reconnects
         try:
             if self._connection.connected:
-                async with asyncio.timeout(DRAIN_S):
-                    await client._send_unsubscribe(sub._id)
-                    if await self._connection.settle(DRAIN_S):
-                        await sub._pending_queue.join()
-        except TimeoutError:
-            log.error("bus_drain_timed_out", subject=self._subject, seconds=DRAIN_S)
-        except nats.errors.Error as error:
-            log.warning("bus_drain_failed", subject=self._subject, error=str(error) or type(error).__name__)
+                await self._in_time(self._drain(sub))
         finally:
             client._subs.pop(sub._id, None)
             sub._closed = True
             sub._stop_processing()
             if self._connection.stats.reconnects != reconnects:
                 # The new server has it, and would go on to give it messages: of a queue, in place of another member.
-                await self._unsubscribe(sub)
+                await self._in_time(client._send_unsubscribe(sub._id))
 
-    async def _unsubscribe(self, sub: NatsSubscription) -> None:
+    async def _drain(self, sub: NatsSubscription) -> None:
+        await self._connection.nc._send_unsubscribe(sub._id)
+        if await self._connection.settle(DRAIN_S):
+            await sub._pending_queue.join()
+
+    async def _in_time(self, work: Awaitable[None]) -> None:
         try:
             async with asyncio.timeout(DRAIN_S):
-                await self._connection.nc._send_unsubscribe(sub._id)
-        except (TimeoutError, nats.errors.Error) as error:
+                await work
+        except TimeoutError:
+            log.error("bus_drain_timed_out", subject=self._subject, seconds=DRAIN_S)
+        except nats.errors.Error as error:
             log.warning("bus_drain_failed", subject=self._subject, error=str(error) or type(error).__name__)
