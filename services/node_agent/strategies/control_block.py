@@ -19,7 +19,7 @@ import mmap
 import os
 import shutil
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -229,12 +229,7 @@ class ControlBlock:
 
     def _held_bytes(self, file: int, raw: bytes, at: layout.Counters) -> list[int]:
         """Returns what the container's living processes have, by the place of the GPU. Raises OSError."""
-        begin, each = layout.Counters.process.offset, ctypes.sizeof(layout.Process)
-        dead = [
-            at.process[place]
-            for place in range(layout.MAX_PROCESSES)
-            if raw[begin + place * each] & 1 and not _is_locked(file, place)
-        ]
+        dead = [at.process[place] for place, _ in _used_slots(raw) if not _is_locked(file, place)]
         return [
             max(
                 0,
@@ -250,13 +245,10 @@ class ControlBlock:
         raw = b"" if file is None else os.pread(file, size, 0)
         if file is None or len(raw) < size:
             return False
-        begin, each = layout.Counters.process.offset, ctypes.sizeof(layout.Process)
         waiting = layout.Process.waiting.offset
-        for place in range(layout.MAX_PROCESSES):
-            at = begin + place * each
-            if raw[at] & 1 and any(raw[at + waiting : at + waiting + 4]) and _is_locked(file, place):
-                return True
-        return False
+        return any(
+            any(raw[at + waiting : at + waiting + 4]) and _is_locked(file, place) for place, at in _used_slots(raw)
+        )
 
     def _signal_damage(self) -> str:
         """Checks the signal's length and restores it. Returns what was wrong, or an empty string.
@@ -332,6 +324,14 @@ class ControlBlock:
         for name in wanted.keys() - have:
             with contextlib.suppress(FileNotFoundError):  # the peer has ended meanwhile: no signal means idle
                 os.link(wanted[name], self.folder / PEERS / name)
+
+
+def _used_slots(raw: bytes) -> Iterator[tuple[int, int]]:
+    """The slots of counters that processes have taken, living or dead: place and offset in bytes."""
+    begin, each = layout.Counters.process.offset, ctypes.sizeof(layout.Process)
+    for place in range(layout.MAX_PROCESSES):
+        if raw[at := begin + place * each] & 1:
+            yield place, at
 
 
 def _is_locked(file: int, place: int) -> bool:
