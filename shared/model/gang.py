@@ -204,27 +204,24 @@ def _inferred(pod: Pod) -> GangRef | None:
     return None
 
 
+def _object(notes: Mapping[str, str], key: str) -> str:
+    """The name of an object in an annotation of others'."""
+    return _bounded(
+        notes, key, _OBJECT, "the name of an object: at most 253 lower-case letters, digits, dots and dashes"
+    )
+
+
 def _task(notes: Mapping[str, str]) -> str:
     """The task of Volcano's job. KubeRay writes the name of its group of workers there, which is the value of a label
     as well."""
-    name = notes.get(_VOLCANO_TASK, "")
-    if name and not _TASK.fullmatch(name):
-        raise _bad(
-            f"annotation {_VOLCANO_TASK} is {name[:_SHOWN]!r}; it must be at most 253 letters, digits, dots, dashes "
-            f"and underscores. Or set {names.ANNOTATION_GANG}: {NONE}"
-        )
-    return name
+    return _bounded(notes, _VOLCANO_TASK, _TASK, "at most 253 letters, digits, dots, dashes and underscores")
 
 
-def _object(notes: Mapping[str, str], key: str) -> str:
-    """The name of an object, or of a part of it, in an annotation of others'. Unlike labels, annotations have no bound,
-    and the name is in each explanation of the pod and of its gang."""
+def _bounded(notes: Mapping[str, str], key: str, form: re.Pattern[str], must: str) -> str:
+    """Unlike labels, annotations have no bound, and the name is in each explanation of the pod and of its gang."""
     name = notes.get(key, "")
-    if name and not _OBJECT.fullmatch(name):
-        raise _bad(
-            f"annotation {key} is {name[:_SHOWN]!r}; it must be the name of an object: at most 253 lower-case letters, "
-            f"digits, dots and dashes. Or set {names.ANNOTATION_GANG}: {NONE}"
-        )
+    if name and not form.fullmatch(name):
+        raise _bad(f"annotation {key} is {name[:_SHOWN]!r}; it must be {must}. Or set {names.ANNOTATION_GANG}: {NONE}")
     return name
 
 
