@@ -107,7 +107,7 @@ class Kubernetes:
         return [Finding(self.name, "warn", text, "upgrade Kubernetes to 1.34, or set agent.dra=false")]
 
     def _rollout(self, agents: Any) -> list[Finding]:
-        """Nodes that are down count as nodes whose next agent is not ready, of which there are `agent.maxSurge`."""
+        """Nodes that are down count as nodes without a ready next agent: of these there are `agent.maxSurge`."""
         status = agents.get("status", {})
         nodes = status.get("desiredNumberScheduled", 0)
         left = nodes - status.get("updatedNumberScheduled", 0)

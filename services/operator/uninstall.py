@@ -241,7 +241,7 @@ def left_pods(pods: list[Pod]) -> list[str]:
         )
     if away := [pod for pod in using if _is_on_host(pod)]:
         said.append(
-            "left: pods whose GPU memory is on the host, and which nothing continues; delete them, or install Kerf "
+            "left: pods with their GPU memory on the host, which nothing continues; delete them, or install Kerf "
             f"again: {_named(away)}"
         )
     return said

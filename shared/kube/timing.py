@@ -30,7 +30,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
 
     def next_watch_s(self, *, listing: bool) -> int:
         """How long the next watch is to be kept open, in seconds."""
-        return int((self.list_s if listing else self.watch_s) * random.uniform(1.0, 2.0))  # noqa: S311 - jitter, not a secret
+        least_s = self.list_s if listing else self.watch_s
+        return int(least_s * random.uniform(1.0, 2.0))  # noqa: S311 - jitter, not a secret
 
 
 CLOSE = Timing(watch_s=16, silence_s=40.0)

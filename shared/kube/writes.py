@@ -29,8 +29,8 @@ class Writes:
         """Of dynamic resource allocation."""
 
     async def is_missing(self, resource: Resource, name: str, namespace: str = "") -> bool:
-        """Whether the server has just said that there is no such object: what the watches have not shown yet may
-        exist."""
+        """Whether there is no such object by the server's answer of now: what the watches have not shown yet may
+        exist. False where there is no answer."""
         try:
             response = await self._transport.request("GET", resource.path(name, namespace), timeout_s=self._timeout_s)
         except TransportError:

@@ -227,7 +227,7 @@ async def test_the_inventory_says_whether_the_kubelet_serves_claims(
 async def test_prepared_claims_keep_their_driver_where_it_was_switched_off(
     nats: EmbeddedServer, bus: NatsBus, host: Path, kubelet: FakeKubelet
 ) -> None:
-    """The kubelet ends no pod whose claims it cannot hand back. The node gets no new ones."""
+    """The kubelet ends no pod with claims that it cannot hand back. The node gets no new ones."""
     async with agent(nats, host, dra=True), driver(host) as plugin:
         await tell(bus, granted("p", 100))
         await prepare(plugin, "p")

@@ -43,7 +43,7 @@ class NoAnswer(LockError):
 
 
 class NoWorker(LockError):
-    """No worker could be started: there is no driver, or it does not work now. That says nothing of the process."""
+    """No worker could be started: there is no driver, or it does not work now. That means nothing for the process."""
 
 
 class Locks:

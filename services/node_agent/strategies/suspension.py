@@ -274,9 +274,9 @@ class Suspender:
         it could not be stopped at this time; NoWorker: the driver's locks cannot be used now, and it was not touched.
 
         `still` says whether it is to be tried, asked when nothing else changes the pod's slices. Nor is it while the
-        host has no room, which means nothing for the program. After a failure a part
-        of the pod may still be on the host: `is_on_host` says so. `move`: its programs may have to come back to other
-        GPUs; `immovable` is called with why they cannot.
+        host has no room, which means nothing for the program. After a failure a part of the pod may still be on the
+        host (`is_on_host`). `move`: its programs may have to come back to other GPUs; `immovable` is called with why
+        they cannot.
         """
         async with self.alone_with((uid,), move):
             if not still() or self.waits_on_host(uid):

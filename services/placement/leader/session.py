@@ -286,7 +286,7 @@ class LeaderSession:
         """Servers that have lost all streams may need seconds until they can be made again."""
         while not await self._check_term("the connection was replaced"):
             if self.core.phase == "leading":
-                return  # its next record says the same
+                return  # where the log is lost, its next record is refused
             await asyncio.sleep(TERM_AGAIN_S)
 
     async def _node_ahead(self, reason: str) -> None:

@@ -245,7 +245,7 @@ class _List(list[int]):
 
 
 def _counted(formula: str, gpus: int, memory: int, percent: int, gpu_bytes: int) -> int:
-    """The value of a formula of CEL, whose divisions are of integers, for a part: n GPUs, a[1] bytes, a[2] percent."""
+    """The value of a formula of CEL, with its divisions of integers, for a part: n GPUs, a[1] bytes, a[2] percent."""
     text = formula.replace("a[1]", "memory").replace("a[2]", "percent").replace("variables.gpuMemory", "gpu_bytes")
     text = text.replace("[", "_List([").replace("]", "])").replace(" / ", " // ")
     given = {"n": gpus, "memory": memory, "percent": percent, "gpu_bytes": gpu_bytes, "_List": _List}
@@ -424,7 +424,7 @@ def test_the_job_that_removes_kerf_without_helm_is_that_of_the_chart() -> None:
 
 
 def test_the_job_that_removes_kerf_has_the_operators_settings() -> None:
-    """Without strict_x509 it cannot connect to an API server whose certificate needs that, and nothing is removed."""
+    """Without strict_x509 some API servers cannot be connected to, and nothing is removed."""
     made = _all("--set=settings.operator.strict_x509=false", "--set=settings.operator.lease_s=7")
     operator, job = (
         d["spec"]["template"]["spec"]["containers"][0]["env"]

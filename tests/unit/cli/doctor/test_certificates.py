@@ -1,4 +1,4 @@
-"""What `kerf doctor` says of the webhook's certificates."""
+"""`kerf doctor` on the webhook's certificates."""
 
 from __future__ import annotations
 

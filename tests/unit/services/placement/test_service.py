@@ -40,7 +40,7 @@ def terms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
             """Nothing is open."""
 
         def reconnected(self) -> None:
-            """Only its next record tells."""
+            """Only its next record is refused."""
 
     monkeypatch.setattr(service, "LeaderSession", Session)
     monkeypatch.setattr(service, "_AGAIN_S", 0.05)
@@ -50,7 +50,7 @@ def terms(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 async def test_a_term_is_not_taken_from_a_successor(
     server: EmbeddedServer, bus: NatsBus, terms: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A leader that was frozen is refused by its successor's log before it learns that it lost the lease. It took the
+    """A leader that was frozen is refused by its successor's log before its renewal of the lease is. It took the
     term back, and the successor's takeover began anew."""
     async with running(Placement, Placement.config_type(), bus_url=server.url):
         await eventually(lambda: terms, what="a term")

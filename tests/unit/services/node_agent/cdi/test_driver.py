@@ -163,7 +163,7 @@ def test_the_common_edits_follow_a_new_driver(tmp_path: Path) -> None:
 
 
 def test_the_common_edits_follow_the_files_that_they_name(tmp_path: Path) -> None:
-    """The runtime refuses a container whose spec names a file that does not exist."""
+    """The runtime refuses a container where its spec names a file that does not exist."""
     host = FakeHost(tmp_path).module().nodes().libraries()
     driver = Driver(host.seen(), "x86_64")
 
